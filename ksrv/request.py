@@ -28,6 +28,8 @@ Array: TypeAlias = npt.NDArray[Any]
 Slice: TypeAlias = slice
 Element: TypeAlias = bytes | memoryview
 """An element of a BYTES tensor. Large elements, such as images, are views of the received block."""
+MEDIA_TYPE = "media_type"
+"""The parameter of an output whose elements are files: their content type, such as "audio/wav"."""
 WARM_UP = "warm-up"
 """The id of the requests with which a model is warmed up."""
 
@@ -156,8 +158,9 @@ class InferRequest:
     Attributes:
         outputs: The outputs that the client asked for, in its order; empty means all.
         binary_output: Whether outputs with `binary` None are answered as raw bytes.
-        file_type: The media type by which the client asks for the only element of the only output as the whole answer,
-            such as "audio/wav"; "" if it does not.
+        accept: The `Accept` header by which the client may get the only element of the only output as the whole answer
+            (`file_type` in `ksrv/protocol/accept.py`); None if the answer has another form in any case.
+        prefers_file: Whether a client that accepts files and JSON alike gets the file.
         headers: HTTP headers or gRPC metadata, names in lower case.
         deadline_ns: `time.monotonic_ns` at which the client stops waiting, or None.
         explain: Whether the explain route was called.
@@ -193,7 +196,8 @@ class InferRequest:
     outputs: list[RequestedOutput] = field(default_factory=list)
     parameters: Parameters = field(default_factory=dict)
     binary_output: bool = False
-    file_type: str = ""
+    accept: str | None = None
+    prefers_file: bool = False
     headers: Mapping[str, str] = field(default_factory=dict)
     deadline_ns: int | None = None
     priority: int = 0

@@ -81,6 +81,7 @@ class InferResult(dict[str, Array]):
         model_version: Its version, "" for an unversioned model.
         id: The request's id, as it was sent.
         parameters: The answer's parameters.
+        content_types: The content types of the outputs that are files, by name.
         timing: Milliseconds of each stage, if the server reports them (`Server-Timing`).
     """
 
@@ -90,7 +91,26 @@ class InferResult(dict[str, Array]):
         self.model_version = str(document.get("model_version", ""))
         self.id = str(document.get("id", ""))
         self.parameters: dict[str, Any] = dict(document.get("parameters") or {})
+        self.content_types: dict[str, str] = {
+            entry["name"]: entry["parameters"]["media_type"]
+            for entry in document.get("outputs", ())
+            if "media_type" in (entry.get("parameters") or {})
+        }
         self.timing: dict[str, float] = dict(document.get("timing") or {})
+
+    @property
+    def file(self) -> bytes:
+        """The bytes of the only file, such as a sound or a picture.
+
+        Raises:
+            ClientError: The answer has no file, or several.
+        """
+        found = [element for name in self.content_types for element in self[name].reshape(-1)]
+        if len(found) != 1:
+            raise ClientError(
+                f"the model {self.model_name} answers {len(found)} files; expected one, whose bytes this is"
+            )
+        return bytes(found[0])
 
     @property
     def text(self) -> str:

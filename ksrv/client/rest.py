@@ -196,9 +196,13 @@ def _infer_result(response: HttpResponse) -> InferResult:
     for entry in document["outputs"]:
         if not isinstance(entry["name"], str):
             raise ValueError(f"an output has the name {entry['name']!r:.40}; expected a text")
-        size = (entry.get("parameters") or {}).get("binary_data_size")
+        parameters = entry.get("parameters") or {}
+        size = parameters.get("binary_data_size")
         if size is None:
-            outputs[entry["name"]] = from_json(entry["datatype"], entry["shape"], entry["data"])
+            is_base64 = parameters.get("content_type") == "base64"
+            outputs[entry["name"]] = from_json(
+                entry["datatype"], entry["shape"], entry["data"], is_base64=is_base64
+            )
             continue
         if not 0 <= size <= len(response.body) - offset:
             raise ValueError(f"the output {entry['name']!r} has {size} bytes, beyond the answer's")

@@ -220,11 +220,12 @@ def _json_element(value: Any) -> bytes:
     return str(value).encode()
 
 
-def from_json(datatype: str, shape: Sequence[int], data: Any) -> Array:
+def from_json(datatype: str, shape: Sequence[int], data: Any, *, is_base64: bool = False) -> Array:
     """Return an output of a JSON answer as an array. null becomes NaN.
 
     Args:
         data: The values, flat or nested.
+        is_base64: Whether the texts of BYTES are in base64.
 
     Raises:
         ValueError: The values do not fit datatype and shape.
@@ -236,6 +237,8 @@ def from_json(datatype: str, shape: Sequence[int], data: Any) -> Array:
         while flat and isinstance(flat[0], list):
             flat = [element for part in flat for element in part]
         elements = np.empty(len(flat), object)
+        if is_base64:
+            flat = [{"b64": element} for element in flat]
         elements[:] = [_json_element(element) for element in flat]
         return elements.reshape(shape)
     if datatype != "BF16" and datatype not in DTYPES:

@@ -15,6 +15,7 @@ from ksrv.errors import HandlerFailed, InferenceError, KsrvError, check_field, c
 from ksrv.handlers.devices.device import bfloat16
 from ksrv.handlers.sequences import Sequence as RowSequence
 from ksrv.limits import HANDLER_HEADERS, HEADER_OVERHEAD
+from ksrv.model.spec import is_content_type
 from ksrv.request import (
     INTEGERS,
     Array,
@@ -219,7 +220,7 @@ class Batch(Mapping[str, Array]):
 
         Args:
             row: The row.
-            name: The header's name.
+            name: The header's name. Content-Type is the type of the file in the only BYTES output.
             value: Its value, a text or a number of Python or numpy.
 
         Raises:
@@ -331,6 +332,10 @@ def header_of(name: object, value: object) -> tuple[str, str]:
     name, plain = _plain_pair("header", name, value)
     field = name, str(plain)
     check_field(*field)
+    if name.lower() == "content-type" and not is_content_type(field[1]):
+        raise ValueError(
+            f"the header {name!r} is {field[1]!r:.64}; expected the media type of a file, such as audio/wav or image/png"
+        )
     return field
 
 

@@ -70,6 +70,23 @@ def is_length_name(value: object) -> bool:
     return isinstance(value, str) and len(value) <= 255 and _LENGTH.fullmatch(value) is not None
 
 
+_CONTENT_TYPE = re.compile(
+    r"(?:(?:audio|font|image|model|video)/(?!svg)|text/(?=(?:csv|plain)(?:;|$))|application/(?!(?:.+\+)?(?:javascript|json|xml)(?:;|$)))"
+    r"[a-z0-9][a-z0-9.+-]{0,126}(?: *; *[a-z0-9-]+=[a-z0-9._-]+)*",
+    re.IGNORECASE,
+)
+
+
+def is_content_type(value: object) -> bool:
+    """Tell whether a value is a content type that an output may have: of files in which browsers run no scripts.
+
+    JSON is excluded, because an answer in JSON has another form.
+    """
+    return (
+        isinstance(value, str) and len(value) <= 255 and _CONTENT_TYPE.fullmatch(value) is not None
+    )
+
+
 def read_dimension(value: object) -> Dimension | None:
     """Return the dimension for a value, or None if it is no dimension.
 
@@ -82,6 +99,20 @@ def read_dimension(value: object) -> Dimension | None:
     if type(value) is int and (value == -1 or 0 < value <= LARGEST_SIZE):
         return value
     return None
+
+
+def file_problem(content_type: str, datatype: str, shape: tuple[Dimension, ...]) -> str:
+    """Return why an output cannot have a content type; "" if it can."""
+    if not is_content_type(content_type):
+        return (
+            f"expected the media type of a file, such as audio/wav, image/png or application/octet-stream, found "
+            f"{content_type!r}; HTML, SVG, XML and JSON are not sent as files"
+        )
+    if datatype != "BYTES":
+        return f"a file is an element of BYTES, and the output has {datatype}"
+    if any(size not in (1, -1, ANY_SIZE) for size in shape):
+        return "an output of files has one element for each row: its shape is [-1]"
+    return ""
 
 
 Color: TypeAlias = Literal["RGB", "BGR", "GRAY"]
@@ -194,6 +225,7 @@ class TensorSpec:
         shape: The dimensions as clients see them: -1 first is the batch dimension; images are in NHWC order.
         image: How encoded images are prepared, or None when the input takes raw tensors only.
         output_image: How an output is encoded on request, or None when it is answered as numbers only.
+        content_type: The type of the files that a BYTES output has as elements, such as "audio/wav"; "" for texts.
         optional: Whether a request may leave the input out; the handler then gets None.
         lengths: For each dimension of `shape` the name of its length, "" for none; empty if no
             dimension has a name. Inputs are padded along these dimensions, and outputs cut back.
@@ -206,6 +238,7 @@ class TensorSpec:
     shape: tuple[Dimension, ...]
     image: ImageSpec | None = None
     output_image: OutputImageSpec | None = None
+    content_type: str = ""
     optional: bool = False
     lengths: tuple[str, ...] = ()
     pad: Padding | None = None

@@ -75,13 +75,15 @@ def _character_fault(found: re.Match[str]) -> str:
     return f"character {found.start()} is {quote(found[0])}; {remedy}"
 
 
-def elements_in_json(elements: Sequence[Element], *, as_base64: bool) -> list[Any]:
-    """Return elements for JSON: texts, or all as `{"b64": ...}` if any element is not UTF-8.
+def elements_in_json(
+    elements: Sequence[Element], *, as_base64: bool, are_files: bool = False
+) -> list[Any]:
+    """Return elements for JSON: texts, or all as `{"b64": ...}` if they are files or any element is not UTF-8.
 
     Args:
-        as_base64: Whether the client asked for each element as a string in base64.
+        as_base64: Whether each element is a string in base64 instead.
     """
-    if not as_base64:
+    if not (as_base64 or are_files):
         with suppress(UnicodeDecodeError):
             return [str(element, "utf-8") for element in elements]
     codes = [b2a_base64(element, newline=False).decode() for element in elements]

@@ -55,7 +55,7 @@ def model_metadata(
 
     Returns:
         The document. It has `properties` only if an input takes encoded images or may be left out, an output is
-        available as images, the model may answer in parts, or classes have labels, which are listed there as a JSON
+        available as images or has files, the model may answer in parts, or classes have labels, which are listed there as a JSON
         list.
     """
     document: Document = {
@@ -74,6 +74,8 @@ def model_metadata(
             properties |= _image_properties(tensor, tensor.image, limits or Limits())
     for tensor in spec.outputs:
         properties |= _length_properties(tensor)
+        if tensor.content_type:
+            properties[f"{tensor.name}.content_type"] = tensor.content_type
         if tensor.output_image is not None:
             formats = ",".join(tensor.output_image.formats)
             properties[f"{tensor.name}.image.formats"] = formats

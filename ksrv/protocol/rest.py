@@ -13,7 +13,6 @@ answer is JSON, JSON followed by binary tensors, or the bytes of a single elemen
 
 import json
 import math
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache, partial
@@ -30,7 +29,7 @@ from ksrv.errors import BodyTooLarge, InvalidRequest, quote
 from ksrv.limits import Limits, show_limit
 from ksrv.model.datatypes import BINARY_ONLY, DTYPES
 from ksrv.model.spec import ModelSpec, TensorSpec
-from ksrv.protocol.accept import accepted, preferred
+from ksrv.protocol.accept import BINARY_TYPE, JSON_TYPE, accepted, file_type
 from ksrv.protocol.error_texts import body_fault, json_too_large
 from ksrv.protocol.forms.uploads import read_upload
 from ksrv.protocol.json_data import CONTENT_TYPE, elements_in_json, read_data
@@ -45,6 +44,7 @@ from ksrv.protocol.shared_memory import CallerMemory, enabled
 from ksrv.protocol.tensors import check_bool, contiguous, subject, tensor_bytes
 from ksrv.protocol.tensors import view as view_tensor
 from ksrv.request import (
+    MEDIA_TYPE,
     Array,
     Element,
     InferRequest,
@@ -60,13 +60,6 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 HEADER_LENGTH = "Inference-Header-Content-Length"
-JSON_TYPE = "application/json"
-BINARY_TYPE = "application/octet-stream"
-
-_FILE_TYPE = re.compile(
-    r"(?:audio|video|image)/(?!svg)[a-z0-9][a-z0-9.+-]*|application/(?:octet-stream|pdf|zip)"
-)
-"""Media types that a client may ask for as the whole answer. Browsers run no scripts in files of these types."""
 
 _OBJECT = ord("{")
 _NO_HEADERS: Mapping[str, str] = {}
@@ -152,7 +145,7 @@ def parse_infer(
     # A client that names binary outputs in its JSON gets them, and not a file.
     in_json = not is_raw and upload is None
     if not (in_json and (request.binary_output or any(asked.binary for asked in request.outputs))):
-        request.file_type = file_type(headers.get("accept", ""))
+        request.accept, request.prefers_file = headers.get("accept", ""), upload is not None
     request.model_version = spec.version
     request.headers = headers
     return request
@@ -350,13 +343,6 @@ def _raw_shape(declared: TensorSpec, batches: bool, body_length: int) -> tuple[i
     return tuple(size if size >= 0 else body_length // row for size in sizes)
 
 
-@lru_cache(maxsize=64)
-def file_type(accept: str) -> str:
-    """Return the media type that an `Accept` header prefers, if it is a type of files; else ""."""
-    name = preferred(accept)
-    return name if _FILE_TYPE.fullmatch(name) else ""
-
-
 # ---- answers -------------------------------------------------------------------------------------
 
 
@@ -391,6 +377,7 @@ def render_infer(
     for tensor in response.outputs:
         asked = wanted.get(tensor.name)
         binary, as_base64 = _output_form(request, asked)
+        as_base64 = as_base64 or MEDIA_TYPE in tensor.parameters
         entry: dict[str, Any] = {
             "name": tensor.name,
             "datatype": tensor.datatype,
@@ -459,7 +446,8 @@ def json_values(tensor: Tensor, nan_literals: bool = False, *, as_base64: bool =
         InvalidRequest: JSON cannot carry the datatype.
     """
     if isinstance(tensor.data, list):
-        return elements_in_json(tensor.data, as_base64=as_base64)
+        are_files = MEDIA_TYPE in tensor.parameters
+        return elements_in_json(tensor.data, as_base64=as_base64, are_files=are_files)
     if tensor.datatype in BINARY_ONLY:
         raise InvalidRequest(
             f"output {quote(tensor.name)} is {tensor.datatype}, which JSON does not carry; request "
@@ -472,14 +460,17 @@ def json_values(tensor: Tensor, nan_literals: bool = False, *, as_base64: bool =
 
 
 def file_body(response: InferResponse, request: InferRequest) -> RenderedBody | None:
-    """Return the only element of the only output as the whole body, if the client asked for a file; else None."""
-    if not request.file_type or len(response.outputs) != 1:
+    """Return the only element of the only output as the whole body, if the client accepts a file; else None."""
+    if request.accept is None or len(response.outputs) != 1:
         return None
-    data = response.outputs[0].data
+    output = response.outputs[0]
+    data = output.data
     if (
         not isinstance(data, list)
         or len(data) != 1
         or any(output.shared_memory for output in request.outputs)
     ):
         return None
-    return RenderedBody([data[0]], len(data[0]), None, request.file_type)
+    declared = str(output.parameters.get(MEDIA_TYPE, ""))
+    kind = file_type(request.accept, declared, request.prefers_file)
+    return RenderedBody([data[0]], len(data[0]), None, kind) if kind else None

@@ -1,7 +1,9 @@
 """The answers of `ksrv infer`: as lines of text, as JSON, as files, and drawn on the images that were sent."""
 
 import re
+from base64 import b64encode
 from collections.abc import Iterator, Mapping, Sequence
+from mimetypes import guess_extension
 from pathlib import Path
 from typing import Any
 
@@ -23,11 +25,11 @@ def _datatype(value: Array) -> str:
     return "BYTES" if value.dtype == object else NAME_BY_DTYPE.get(value.dtype, str(value.dtype))
 
 
-def _text(element: bytes) -> str:
+def _text(element: bytes, content_type: str) -> str:
     """Return an element of BYTES as text for the terminal."""
-    kind = signature(element)
-    if kind is not None:
-        return f"{kind} image of {len(element)} bytes"
+    kind = content_type or (f"{found} image" if (found := signature(element)) else "")
+    if kind:
+        return f"{kind} of {len(element)} bytes"
     return element.decode("utf-8", "replace")
 
 
@@ -38,7 +40,8 @@ def show(answer: InferResult) -> None:
         click.echo(f"{name}  {_datatype(value)}[{shape}]")
         if value.dtype == object:
             for row in value.reshape(value.shape[0] if value.ndim else 1, -1) if value.size else ():
-                click.echo("  " + "  ".join(_text(element) for element in row))
+                kind = answer.content_types.get(name, "")
+                click.echo("  " + "  ".join(_text(element, kind) for element in row))
         else:
             text = np.array2string(value, precision=5, threshold=64, prefix="  ")
             click.echo(f"  {text}")
@@ -54,16 +57,18 @@ def as_document(answer: InferResult) -> dict[str, Any]:
             "name": name,
             "datatype": _datatype(value),
             "shape": list(value.shape),
-            "data": [_json(one) for one in value.reshape(-1).tolist()],
+            "data": [
+                _json(one, name in answer.content_types) for one in value.reshape(-1).tolist()
+            ],
         }
         for name, value in answer.items()
     ]
     return document
 
 
-def _json(value: Any) -> Any:
+def _json(value: Any, is_file: bool) -> Any:
     if isinstance(value, bytes):
-        return value.decode("utf-8", "replace")
+        return b64encode(value).decode() if is_file else value.decode("utf-8", "replace")
     return None if isinstance(value, float) and not np.isfinite(value) else value
 
 
@@ -82,7 +87,10 @@ def save_outputs(answer: InferResult, images: Sequence[bytes], folder: Path) -> 
         for name, value in answer.items():
             stem = _UNSAFE.sub("_", name) or "output"
             if value.dtype == object:
-                yield from _save_elements(value, folder, stem)
+                suffix = guess_extension(
+                    answer.content_types.get(name, "").partition(";")[0].strip()
+                )
+                yield from _save_elements(value, folder, stem, suffix)
                 continue
             np.save(folder / f"{stem}.npy", value)
             yield folder / f"{stem}.npy"
@@ -94,9 +102,9 @@ def save_outputs(answer: InferResult, images: Sequence[bytes], folder: Path) -> 
         raise click.ClickException(f"{folder}: {error}") from error
 
 
-def _save_elements(value: Array, folder: Path, stem: str) -> Iterator[Path]:
+def _save_elements(value: Array, folder: Path, stem: str, suffix: str | None) -> Iterator[Path]:
     for row, element in enumerate(value.reshape(-1)):
-        path = folder / f"{stem}-{row}.{signature(element) or 'txt'}"
+        path = folder / f"{stem}-{row}{suffix or '.' + (signature(element) or 'txt')}"
         path.write_bytes(element)
         yield path
 

@@ -107,7 +107,11 @@ def _print_parts(parts: Iterable[InferResult], *, as_json: bool) -> None:
     for part in parts:
         if as_json:
             click.echo(json.dumps(as_document(part)))
-        elif len(part) == 1 and all(value.dtype == object for value in part.values()):
+        elif (
+            len(part) == 1
+            and not part.content_types
+            and all(value.dtype == object for value in part.values())
+        ):
             texts = True
             click.echo(part.text, nl=False)
         else:

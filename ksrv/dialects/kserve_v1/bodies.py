@@ -18,14 +18,13 @@ from ksrv.errors import InvalidRequest, quote
 from ksrv.limits import Limits
 from ksrv.model.spec import ModelSpec, TensorSpec
 from ksrv.protocol import plain_json
+from ksrv.protocol.accept import JSON_TYPE
 from ksrv.protocol.error_texts import json_fault, json_refusal
 from ksrv.protocol.json_data import B64
 from ksrv.protocol.openapi import Operation
 from ksrv.protocol.rest import (
-    JSON_TYPE,
     RenderedBody,
     file_body,
-    file_type,
 )
 from ksrv.protocol.tensors import subject
 from ksrv.request import InferRequest, InferResponse, Tensor
@@ -92,7 +91,7 @@ def parse_predict(
     return InferRequest(
         spec.name,
         spec.version,
-        file_type=file_type(headers.get("accept", "")),
+        accept=headers.get("accept", ""),
         inputs=[
             _tensor(name, rows, index, spec, limits)
             for index, (name, rows) in enumerate(columns.items())

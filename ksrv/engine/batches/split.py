@@ -5,7 +5,7 @@ Otherwise it is copied, and the copy is counted. So a handler that returns the s
 of it, never changes an answer that is being sent.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -20,7 +20,7 @@ from ksrv.errors import HandlerFailed, InvalidRequest, KsrvError, quote
 from ksrv.handlers.batch import excess
 from ksrv.images.encoder import encode, wanted_encoding
 from ksrv.model.spec import ModelSpec
-from ksrv.request import ExecutorOutputs, InferRequest, InferResponse, Tensor
+from ksrv.request import MEDIA_TYPE, ExecutorOutputs, InferRequest, InferResponse, Tensor
 
 
 def split(
@@ -103,6 +103,10 @@ def _response(
     headers = outputs.headers.get(index, {})
     if headers and (too_large := excess(headers)):
         return too_large
+    facts = outputs.facts.get(index, {})
+    if not request.explain:
+        # In a dialect's handler, Content-Type describes the answer of the dialect's route.
+        tensors = _with_content_types(spec, tensors, {} if facts else headers)
     waited_ns = handle.started_ns - handle.enqueued_ns
     response = InferResponse(
         spec.name,
@@ -113,11 +117,36 @@ def _response(
         dict(outputs.parameters.get(index, ())),
         {"queue": max(waited_ns - timings.get("assemble", 0), 0), **timings},
         dict(headers),
-        outputs.facts.get(index, {}),
+        facts,
     )
     if request.remember is not None:
         request.remember(response)
     return response
+
+
+def _with_content_types(
+    spec: ModelSpec, tensors: list[Tensor], headers: Mapping[str, str]
+) -> list[Tensor]:
+    """Return the outputs, and give each output of files its content type as a parameter.
+
+    Args:
+        headers: The headers that the handler set. A Content-Type is the type of the only BYTES output.
+    """
+    elements = [tensor for tensor in tensors if tensor.datatype == "BYTES"]
+    if not elements:
+        return tensors
+    given = [value for name, value in headers.items() if name.lower() == "content-type"]
+    found = []
+    for tensor in tensors:
+        declared = spec.output(tensor.name)
+        kind = "" if declared is None else declared.content_type
+        if given and elements == [tensor]:
+            kind = given[-1]
+        if kind and tensor.datatype == "BYTES":
+            parameters = {**tensor.parameters, MEDIA_TYPE: kind}
+            tensor = Tensor(tensor.name, tensor.datatype, tensor.shape, tensor.data, parameters)
+        found.append(tensor)
+    return found
 
 
 def _wanted(

@@ -66,6 +66,9 @@ else:
         ) -> Any:
             """Return this type padded as the keys of `pad:` in model.yaml say."""
 
+        def file(cls, content_type: str) -> Any:
+            """Return this type for an output whose elements are files, such as "audio/wav"."""
+
     class _Tensor(Any, Protocol, metaclass=_Type):  # pyright: ignore
         def __class_getitem__(cls, sizes: Any) -> Any: ...
 

@@ -1,6 +1,7 @@
 """Reads the tensor types in the type hints of a handler.
 
-A hint declares a tensor if it is a tensor type (`Float32[3]`), or a tensor type in `Annotated`. With `| None`, a
+A hint declares a tensor if it is a tensor type (`Float32[3]`), or a tensor type in `Annotated`, in which a text such as
+"audio/wav" is the content type of an output of files. With `| None`, a
 request may leave the input out. A hint that contains a tensor type in another way is refused, because it would look
 like a declaration and declare nothing. Hints without tensor types are ignored.
 """
@@ -19,6 +20,7 @@ from typing import Annotated, Any, NotRequired, Required, Union, get_args, get_o
 import ksrv
 from ksrv.handlers.declared.tensor_types import TensorType
 from ksrv.handlers.imports.folder_modules import HandlerError
+from ksrv.model.spec import is_content_type
 
 _STREAMS = (
     collections.abc.Iterator,
@@ -184,7 +186,10 @@ class Hints:
             return hint
         arguments = get_args(hint)
         if get_origin(hint) is Annotated:
-            found = next((one for one in arguments[1:] if isinstance(one, TensorType)), None)
+            found = next((one for one in arguments if isinstance(one, TensorType)), None)
+            kind = next(filter(is_content_type, arguments[1:]), None)
+            if found is not None and kind is not None:
+                found = found.file(kind)
             is_optional = NoneType in get_args(arguments[0])
             return found.or_none() if found is not None and is_optional else found
         if get_origin(hint) in (Union, UnionType) and NoneType in arguments and len(arguments) == 2:

@@ -23,6 +23,7 @@ from ksrv.model.spec import (
     Padding,
     TensorSpec,
     changed_keys,
+    file_problem,
     is_length_name,
     read_dimension,
 )
@@ -54,6 +55,7 @@ class TensorType:
         optional: Whether a request may leave the input out, whose value is then None.
         lengths: For each size the name of its length, or ""; empty if no size has a name.
         pad: How an input with a length is padded, or None for the defaults.
+        content_type: The type of the files that an output of Bytes has, or "".
     """
 
     name: str
@@ -64,6 +66,7 @@ class TensorType:
     optional: bool = False
     lengths: tuple[str, ...] = ()
     pad: Padding | None = None
+    content_type: str = ""
 
     def __getitem__(self, sizes: Any) -> TensorType:
         given = sizes if isinstance(sizes, tuple) else (sizes,)
@@ -164,6 +167,20 @@ class TensorType:
             )
         return replace(self, pad=pad)
 
+    def file(self, content_type: str) -> TensorType:
+        """Return this type for an output whose elements are files, as `content_type:` in model.yaml does.
+
+        Args:
+            content_type: The media type, such as "audio/wav".
+
+        Raises:
+            TensorTypeError: The type is not Bytes, or the media type is not a type of files.
+        """
+        problem = file_problem(content_type, self.datatype, (-1, *self.sizes))
+        if problem:
+            raise TensorTypeError(f"{self}: content_type: {problem}")
+        return replace(self, content_type=content_type)
+
     def spec(self, name: str) -> TensorSpec:
         """Return the declared tensor of this type.
 
@@ -182,6 +199,7 @@ class TensorType:
             self.datatype,
             shape,
             image,
+            content_type=self.content_type,
             optional=self.optional,
             lengths=lengths,
             pad=self.pad,
@@ -202,6 +220,8 @@ class TensorType:
         found: dict[str, Any] = {"name": name, "datatype": spec.datatype, "shape": shape}
         if self.optional:
             found["optional"] = True
+        if self.content_type:
+            found["content_type"] = self.content_type
         if self.pad is not None:
             found["pad"] = changed_keys(self.pad)
         if self.image is not None:

@@ -277,6 +277,9 @@ class OutputSection(TensorSection):
     """A declared output."""
 
     image: OutputImageSection | None = None
+    content_type: Annotated[
+        Text | None, means("The type of the files that are the elements, such as audio/wav")
+    ] = None
 
 
 BatchingSection = section("BatchingSection", JoinPolicy)

@@ -15,7 +15,7 @@ from ksrv.model.compile_plan import read_plan
 from ksrv.model.config import BUILT_IN_HANDLERS, JoinPolicy, ModelConfig, VersionPolicy
 from ksrv.model.fault import Fault
 from ksrv.model.input_rules import default_image, with_lengths
-from ksrv.model.spec import Padding, TensorSpec, whole
+from ksrv.model.spec import Padding, TensorSpec, file_problem, whole
 from ksrv.repository.settings.image_section import read_image, read_output_image
 from ksrv.repository.settings.keys import InputSection, OutputSection, TensorSection, given
 from ksrv.repository.settings.labels import read_labels
@@ -224,12 +224,22 @@ def _tensors(key: str, sections: Sequence[TensorSection]) -> tuple[TensorSpec, .
                 )
             )
         else:
+            assert isinstance(section, OutputSection)
             encoded = None
-            if isinstance(section, OutputSection) and section.image is not None:
+            if section.image is not None:
                 encoded = read_output_image(path, section.image, kind, shape)
+            content_type = section.content_type or ""
+            if content_type and (problem := file_problem(content_type, kind, shape)):
+                raise Fault((key, index, "content_type"), problem)
+            lengths = _lengths(section)
             specs.append(
                 TensorSpec(
-                    section.name, kind, shape, output_image=encoded, lengths=_lengths(section)
+                    section.name,
+                    kind,
+                    shape,
+                    output_image=encoded,
+                    content_type=content_type,
+                    lengths=lengths,
                 )
             )
     return tuple(specs)

@@ -85,6 +85,8 @@ def usable_headers(headers: Mapping[str, str]) -> list[tuple[str, str]]:
     """Return the headers that a handler chose; a header that would break the message is logged."""
     usable = []
     for name, value in headers.items():
+        if name.lower() == "content-type":  # of the output, see `ksrv/engine/batches/split.py`
+            continue
         if (
             name.lower() in RESERVED_HEADERS
             or not HEADER_NAME.fullmatch(name)

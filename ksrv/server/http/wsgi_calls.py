@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from ksrv._native.queue.request_handle import NativeHandle
 from ksrv._native.server.app_message import AppMessage
 from ksrv._native.server.response_stream import ChunkForm
+from ksrv.protocol.accept import file_type
 from ksrv.request import InferRequest, InferResponse, RequestHandle
 from ksrv.server.call import Find, StoredCall, find_model
 from ksrv.server.http.received_body import MESSAGE
@@ -114,8 +115,9 @@ class StreamedCall(PendingCall):
     def read(self, find: Find) -> InferRequest:
         """See `InferCall.read`."""
         request = super().read(find)
-        if not request.file_type:  # a file is one answer
+        if not file_type(request.accept):  # a file is one answer
             request.stream, request.binary_output = self.answers, False
+            request.accept = None
             for output in request.outputs:
                 output.binary = None
         return request

@@ -19,7 +19,7 @@ SECURITY_HEADERS = {
     # Scripts and styles come from files of this server only; nothing is loaded from elsewhere, no
     # text becomes markup (Trusted Types), and no other site may frame the page.
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; "
-    "img-src 'self'; connect-src 'self'; base-uri 'none'; form-action 'none'; "
+    "img-src 'self' blob:; media-src blob:; connect-src 'self'; base-uri 'none'; form-action 'none'; "
     "frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'",
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cross-Origin-Resource-Policy": "same-origin",

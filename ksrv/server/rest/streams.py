@@ -93,7 +93,7 @@ class StreamForm:
         has_one = math.prod(tensor.shape) == 1
         if tensor.datatype in BINARY_ONLY or not (has_one or (self.has_arrays and not is_text)):
             return None
-        marked = Tensor(tensor.name, tensor.datatype, tensor.shape, [_MARK])
+        marked = Tensor(tensor.name, tensor.datatype, tensor.shape, [_MARK], tensor.parameters)
         document = self.written(replace(response, outputs=[marked]))
         value, kind = b'"' + _MARK + b'"', "json_value"
         if not is_text and b"[" + value + b"]" in document:

@@ -96,6 +96,24 @@ def inference(image):
     }
 """
 
+FILES = """
+import io
+import wave
+
+import cv2
+import numpy as np
+
+
+def inference(text):
+    file = io.BytesIO()
+    with wave.open(file, "wb") as sound:
+        sound.setparams((1, 2, 8000, 0, "NONE", ""))
+        sound.writeframes(bytes(16000))
+    picture = cv2.imencode(".png", np.zeros((8, 16, 3), np.uint8))[1].tobytes()
+    rows = len(text)
+    return {"sound": [file.getvalue()] * rows, "picture": [picture] * rows, "table": [b"a,b"] * rows}
+"""
+
 MODEL_FREE = """
 def handle(batch, context):
     return [len(one) for one in batch[next(iter(batch))].reshape(-1)]
@@ -128,6 +146,13 @@ def models(tmp_path_factory):
     write_model(
         root, "negative", NEGATIVE,
         IMAGE % "" + "outputs: [{name: picture, datatype: UINT8, shape: [-1, 32, 32, 3]}]\n",
+    )  # fmt: skip
+    write_model(
+        root, "files", FILES,
+        "inputs: [{name: text, datatype: BYTES, shape: [-1]}]\noutputs:\n"
+        "  - {name: sound, datatype: BYTES, shape: [-1], content_type: audio/wav}\n"
+        "  - {name: picture, datatype: BYTES, shape: [-1], content_type: image/png}\n"
+        "  - {name: table, datatype: BYTES, shape: [-1], content_type: text/csv}\n",
     )  # fmt: skip
     write_model(root, "double", DOUBLE, VECTOR)
     write_model(

@@ -37,7 +37,7 @@ def test_axe_finds_nothing_in_any_view(browser, page_server, photograph, scheme)
             send_file(page, photograph)
             assert violations(page) == [], name
             assert page.evaluate("document.documentElement.scrollWidth") <= 360
-        for name in ("double", "shout", "words", "lengths"):
+        for name in ("double", "shout", "words", "lengths", "files"):
             open_model(page, name)
             page.get_by_role("button", name="Keep this request").click()
             if name == "words":

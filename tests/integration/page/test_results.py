@@ -250,6 +250,24 @@ def test_bytes_of_a_json_answer_are_decoded(page):
     assert read == [[255, 254], [], [*"h\u00e9".encode()]]
 
 
+def test_files_are_played_shown_and_saved(page, tmp_path):
+    open_model(page, "files")
+    page.get_by_label("Text", exact=True).fill("one")
+    send(page)
+    sound = page.locator("audio")
+    page.wait_for_function("document.querySelector('audio').readyState >= 1")
+    assert sound.evaluate("one => one.duration") == 1.0
+    page.get_by_label("Show", exact=True).select_option("picture as file")
+    page.wait_for_function("document.querySelector('.view img').complete")
+    size = "one => [one.naturalWidth, one.naturalHeight]"
+    assert page.locator(".view img").evaluate(size) == [16, 8]
+    page.get_by_label("Show", exact=True).select_option("table as file")
+    with page.expect_download() as saved:
+        page.get_by_role("link", name="Save table.csv (3 bytes)").click()
+    saved.value.save_as(tmp_path / "table.csv")
+    assert (tmp_path / "table.csv").read_bytes() == b"a,b"
+
+
 def test_odd_answers_are_shown_in_every_view(page, photograph):
     open_model(page, "odd")
     send_file(page, photograph)

@@ -53,7 +53,7 @@ class Watch:
             self.faults.append(f"console: {message.text}")
 
     def _request(self, url: str) -> None:
-        if not url.startswith(self.url):
+        if not url.removeprefix("blob:").startswith(self.url):
             self.faults.append(f"request: {url}")
 
 

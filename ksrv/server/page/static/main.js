@@ -9,6 +9,7 @@ import { keepForm } from "./kept.js";
 import { results, timing } from "./results.js";
 import { showPieces } from "./streamed.js";
 import { readAnswer } from "./tensors.js";
+import { forgetFiles } from "./views.js";
 
 const REFRESH_MS = 2000;
 
@@ -86,6 +87,7 @@ function trial(entry, metadata, refresh) {
   async function run() {
     node.querySelectorAll("[aria-invalid]").forEach((field) => field.removeAttribute("aria-invalid"));
     answer.replaceChildren();
+    forgetFiles();
     status.className = "status";
     status.textContent = "";
     const streamed = pieces.checked;

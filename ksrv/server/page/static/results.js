@@ -1,8 +1,8 @@
 // An answer as its user wants to see it: which views fit its outputs, judged by names and shapes.
 
 import { element, freshId, table } from "./dom.js";
-import { isFloat, rowOf, show, textOf } from "./tensors.js";
-import { bars, boxes, heat, labelOf, mask, numbers, pixels, texts } from "./views.js";
+import { fileType, isFloat, rowOf, show, textOf } from "./tensors.js";
+import { bars, boxes, files, heat, labelOf, mask, numbers, pixels, texts } from "./views.js";
 
 const BEST = 5;
 const SHOWN_ROWS = 16;
@@ -74,7 +74,7 @@ function openvinoDetections(tensor, labels) {
 
 /** The JSON answers of TorchServe's handlers: an object of scores, or a list of boxes. */
 function fromJson(tensor) {
-  if (tensor.datatype !== "BYTES" || tensor.values.length !== 1) return {};
+  if (tensor.datatype !== "BYTES" || tensor.values.length !== 1 || fileType(tensor)) return {};
   let parsed;
   try {
     parsed = JSON.parse(textOf(tensor.values[0]));
@@ -154,7 +154,8 @@ export function viewsOf(tensors, labels, picture) {
     }
   }
   for (const tensor of tensors) {
-    if (tensor.datatype === "BYTES") add(`${tensor.name} as text`, () => texts(tensor));
+    if (fileType(tensor)) add(`${tensor.name} as file`, () => files(tensor));
+    else if (tensor.datatype === "BYTES") add(`${tensor.name} as text`, () => texts(tensor));
     else add(`${tensor.name} as numbers`, () => numbers(tensor));
   }
   return views;

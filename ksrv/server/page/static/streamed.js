@@ -2,7 +2,8 @@
 
 import { CallFailed } from "./api.js";
 import { element } from "./dom.js";
-import { elementOf, show, textOf } from "./tensors.js";
+import { elementOf, fileType, show, textOf } from "./tensors.js";
+import { files } from "./views.js";
 
 /** The events of a response, each with its type and its data. */
 async function* eventsOf(response) {
@@ -38,7 +39,7 @@ export async function showPieces(response, place, counted) {
     const document = JSON.parse(data);
     if (type === "error" || document.error !== undefined) throw new CallFailed(0, String(document.error));
     pieces += 1;
-    for (const { name, datatype, shape, data: values = [] } of document.outputs ?? []) {
+    for (const { name, datatype, shape, parameters, data: values = [] } of document.outputs ?? []) {
       const rows = shape[0] || 1;
       const flat = values.flat(Infinity);
       for (let row = 0; row < rows; row += 1) {
@@ -49,7 +50,9 @@ export async function showPieces(response, place, counted) {
         }
         const step = flat.length / rows;
         const part = flat.slice(row * step, (row + 1) * step);
-        texts.get(key).append(datatype === "BYTES" ? part.map((entry) => textOf(elementOf(entry))).join("")
+        const bytes = datatype === "BYTES" ? part.map((entry) => elementOf(entry, parameters)) : [];
+        texts.get(key).append(fileType({ parameters }) ? files({ name, parameters, values: bytes })
+          : datatype === "BYTES" ? bytes.map(textOf).join("")
           : `${part.map((value) => show(value, datatype)).join("  ")}\n`);
       }
     }

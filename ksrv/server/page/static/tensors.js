@@ -78,8 +78,7 @@ export function readAnswer(buffer, headerLength) {
     const size = output.parameters?.binary_data_size;
     if (size === undefined) {
       const data = (output.data ?? []).flat(Infinity);
-      const values = output.datatype === "BYTES"
-        ? data.map(elementOf) : data;
+      const values = output.datatype === "BYTES" ? data.map((entry) => elementOf(entry, output.parameters)) : data;
       return { ...output, values };
     }
     const part = bytes.subarray(place, place + size);
@@ -89,11 +88,15 @@ export function readAnswer(buffer, headerLength) {
   return { ...answer, outputs };
 }
 
-/** The bytes of an element in JSON: a text, or base64 where it is no text. */
-export function elementOf(entry) {
-  if (entry?.b64 === undefined) return new TextEncoder().encode(String(entry));
-  return Uint8Array.from(atob(entry.b64), (unit) => unit.charCodeAt(0));
+/** The bytes of an element in JSON: a text, or base64 where it is no text or the output's parameters say so. */
+export function elementOf(entry, parameters) {
+  const code = parameters?.content_type === "base64" ? entry : entry?.b64;
+  if (code === undefined) return new TextEncoder().encode(String(entry));
+  return Uint8Array.from(atob(code), (unit) => unit.charCodeAt(0));
 }
+
+/** The type of the files that an output has; undefined for an output of texts or numbers. */
+export const fileType = (tensor) => tensor.parameters?.media_type;
 
 /** Text of a byte string, or a description of it if it is no text. */
 export function textOf(bytes) {
@@ -117,7 +120,7 @@ export function rowOf(tensor, row) {
   const shape = tensor.shape.slice(1);
   const size = count(shape);
   const values = tensor.values.slice(row * size, (row + 1) * size);
-  return { name: tensor.name, datatype: tensor.datatype, shape, values };
+  return { name: tensor.name, datatype: tensor.datatype, parameters: tensor.parameters, shape, values };
 }
 
 /**

@@ -4,7 +4,7 @@
 import { element, freshId, table } from "./dom.js";
 import { canvasOf } from "./pictures.js";
 import { seenBy } from "./geometry.js";
-import { show, textOf } from "./tensors.js";
+import { fileType, show, textOf } from "./tensors.js";
 
 const SHOWN_VALUES = 400;
 const SHOWN_BOXES = 200;
@@ -237,6 +237,26 @@ export function pixels(tensor) {
 function textBlocks(shown, rest) {
   return element("div", {}, ...shown.map((text) => element("pre", { class: "text", tabindex: 0 }, text)),
     ...(rest > 0 ? [element("p", { class: "note" }, `and ${rest} more`)] : []));
+}
+
+const urls = [];
+
+/** Free the files of the last answer, which the browser would keep until the page is closed. */
+export const forgetFiles = () => urls.splice(0).forEach((url) => URL.revokeObjectURL(url));
+
+/** Files: sounds and videos to play, pictures to see, and each file to save. */
+export function files(tensor) {
+  const type = fileType(tensor);
+  const kind = type.split("/")[0];
+  const name = `${tensor.name}.${/\/(?:x-)?(\w+)/.exec(type)?.[1] ?? "bin"}`;
+  return element("div", {}, ...tensor.values.slice(0, SHOWN_VALUES).flatMap((bytes) => {
+    const src = URL.createObjectURL(new Blob([bytes], { type }));
+    urls.push(src);
+    const link = element("a", { href: src, download: name }, `Save ${name} (${bytes.length} bytes)`);
+    if (kind === "image") return [element("img", { src, alt: `${tensor.name}, ${type}` }), element("p", {}, link)];
+    if (kind === "audio" || kind === "video") return [element(kind, { src, controls: true }), element("p", {}, link)];
+    return [element("p", {}, link)];
+  }));
 }
 
 /** Byte strings as text; JSON is set out in lines. */

@@ -3,7 +3,8 @@
 In `{"text_input": "...", "parameters": {...}}` a key that is the name of an input has the value of this input.
 `text_input` means the only BYTES input, whatever its name is. All other keys are parameters. A list of such objects is
 one request with a row for each object, and its answer is a list too. Outputs keep their names; if the request has
-texts, the only BYTES output is also called `text_output`.
+texts, the only BYTES output is also called `text_output`, unless it has files. Files are in base64, and `content_types`
+has their types.
 """
 
 import math
@@ -20,12 +21,14 @@ from ksrv.model.spec import ModelSpec, TensorSpec
 from ksrv.protocol import plain_json, rest
 from ksrv.protocol.error_texts import json_fault
 from ksrv.protocol.parameters import take_request_parameters
-from ksrv.request import InferRequest, InferResponse, Tensor
+from ksrv.request import MEDIA_TYPE, InferRequest, InferResponse, Tensor
 
 REQUEST = "a generate request"
 
 TEXT_INPUT = "text_input"
 TEXT_OUTPUT = "text_output"
+CONTENT_TYPES = "content_types"
+"""The field of an answer with the content types of files, by the names of the outputs."""
 
 
 class GenerateRequest(NamedTuple):
@@ -84,7 +87,7 @@ def parse_generate(
         )
     text_name = _text_name(spec)
     request = InferRequest(spec.name, spec.version, headers=headers, nbytes=len(body))
-    request.file_type = rest.file_type(headers.get("accept", ""))
+    request.accept = headers.get("accept", "")
     if isinstance(document, list):
         names = {} if text_name is None else {TEXT_INPUT: text_name}
         request.inputs = _read_records(document, spec, names, limits)
@@ -240,7 +243,11 @@ def render_generate(response: InferResponse, spec: ModelSpec, *, form: AnswerFor
     document["model_name"] = response.model_name
     if response.model_version:
         document["model_version"] = response.model_version
-    texts = [output.name for output in response.outputs if output.datatype == "BYTES"]
+    texts = [
+        output.name
+        for output in response.outputs
+        if output.datatype == "BYTES" and MEDIA_TYPE not in output.parameters
+    ]
     for tensor in response.outputs:
         value = _value(tensor, spec, form)
         is_text = form.as_text and texts == [tensor.name] and spec.output(TEXT_OUTPUT) is None
@@ -248,14 +255,30 @@ def render_generate(response: InferResponse, spec: ModelSpec, *, form: AnswerFor
             document[TEXT_OUTPUT] = value
         if form.own_names or not is_text:
             document[tensor.name] = value
+    if types := _content_types(response):
+        document.setdefault(CONTENT_TYPES, types)
     for name, value in response.parameters.items():
         document.setdefault(name, value)
     return orjson.dumps(document, option=orjson.OPT_SERIALIZE_NUMPY)
 
 
+def _content_types(response: InferResponse) -> dict[str, Any]:
+    """Return the content types of the outputs that are files, which are in base64."""
+    return {
+        output.name: output.parameters[MEDIA_TYPE]
+        for output in response.outputs
+        if MEDIA_TYPE in output.parameters
+    }
+
+
 def _records(response: InferResponse) -> list[dict[str, Any]]:
     """Return an object for each row of an answer."""
-    values = {output.name: shaped_values(output) for output in response.outputs}
+    types = _content_types(response)
+    values = {
+        output.name: shaped_values(output, as_base64=output.name in types)
+        for output in response.outputs
+    }
+    more = {CONTENT_TYPES: types} if types else {}
     rows = {output.shape[0] if output.shape else 1 for output in response.outputs}
     if len(rows) > 1:
         raise InvalidRequest(
@@ -263,16 +286,18 @@ def _records(response: InferResponse) -> list[dict[str, Any]]:
             "with a list for each input"
         )
     return [
-        {name: orjson_form(value[row]) for name, value in values.items()} for row in range(*rows)
+        more | {name: orjson_form(value[row]) for name, value in values.items()}
+        for row in range(*rows)
     ]
 
 
 def _value(tensor: Tensor, spec: ModelSpec, form: AnswerForm) -> Any:
     """Return a tensor's value, without the batch dimension if the request had none."""
+    as_base64 = form.as_base64 or MEDIA_TYPE in tensor.parameters
     if math.prod(tensor.shape) == 1 and not form.has_rows:
-        flat: Any = rest.json_values(tensor, as_base64=form.as_base64)
+        flat: Any = rest.json_values(tensor, as_base64=as_base64)
         return flat[0]
-    values = shaped_values(tensor, as_base64=form.as_base64)
+    values = shaped_values(tensor, as_base64=as_base64)
     if form.has_rows:
         return orjson_form(values)
     declared = spec.output(tensor.name)

@@ -56,7 +56,7 @@ class GenerateResource(InferenceResource):
 
         def parse(body: memoryview, spec: ModelSpec) -> InferRequest:
             request, answer = parse_generate(body, spec, self._limits, headers=self._headers(req))
-            request.file_type = ""  # events are JSON
+            request.accept = None  # events are JSON
             form.render = partial(render_generate, spec=spec, form=answer)
             return request
 
