@@ -18,6 +18,7 @@ from ksrv.handlers.devices.choice import choose_device, choose_onnx_device
 from ksrv.handlers.devices.device import Device
 from ksrv.handlers.devices.opening import open_device
 from ksrv.handlers.diagnostics.metrics import Metrics
+from ksrv.handlers.file_tensors import present
 from ksrv.handlers.imports.folder_modules import HandlerError, ModelImporter, resolve
 from ksrv.handlers.imports.initialize_lock import initialized_alone, initialized_beside_others
 from ksrv.handlers.models import Models, Submit, refuse_calls
@@ -44,9 +45,11 @@ class HandlerContext(RunContext, Context):
         source: The version on disk.
         modules: The modules of the model's folders.
         passes_inputs: Whether the handler passes the declared inputs on to the model file.
+        passes_outputs: Whether the handler answers with the outputs of the model file.
     """
 
     passes_inputs = True
+    passes_outputs = True
 
     def __init__(
         self,
@@ -128,13 +131,17 @@ class HandlerContext(RunContext, Context):
             if self.config.runtime_properties:
                 raise HandlerError("runtime_properties: needs a model file, and the model has none")
             return None
+        in_file = {new: old for old, new in self.config.rename.items()}
         request = LoadRequest(
             path=self.model_file,
             root=self.source.root,
             device=self.device,
             threads=self.threads,
             model_class=self._model_class(),
-            inputs=self.spec.inputs,
+            inputs=tuple(
+                replace(spec, name=in_file.get(spec.name, spec.name)) for spec in self.spec.inputs
+            ),
+            outputs=tuple(in_file.get(name, name) for name in self._needed_outputs()),
             passes_inputs=self.passes_inputs,
             runtime=self.config.runtime,
             properties=self.config.runtime_properties,
@@ -151,9 +158,23 @@ class HandlerContext(RunContext, Context):
                 log.warning("%s: on the CPU, because %s", self.model_file, error)
                 self.device = "cpu"
                 self.loaded = load_model(replace(request, device="cpu"))
+        self.loaded = present(self.loaded, self)
         if self.loaded.note:
             log.warning("%s: %s", self.model_file, self.loaded.note)
         return self.loaded
+
+    def _needed_outputs(self) -> tuple[str, ...]:
+        """Return the outputs of the model file that the answers or the states need; empty for all outputs."""
+        served = self.config.served_outputs
+        if not self.passes_outputs:
+            if served:
+                raise HandlerError(
+                    f"outputs: {served[0]!r} is a name alone, and this handler makes the outputs itself; write "
+                    f"{{name: {served[0]}, datatype: ..., shape: [...]}}"
+                )
+            return ()
+        named = served or tuple(spec.name for spec in self.spec.outputs)
+        return (*named, *(state.output for state in self.config.state)) if named else ()
 
     def _model_class(self) -> Callable[[], Any] | None:
         if self.config.model_class is None:

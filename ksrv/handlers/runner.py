@@ -193,6 +193,7 @@ class Runner(BaseRunner):
             if isinstance(handler, BaseHandler):
                 handler.context = context
                 context.passes_inputs = keeps(handler, "preprocess")
+                context.passes_outputs = keeps(handler, "postprocess")
                 context.spec = declared_spec(handler, context.spec)
             if hasattr(handler, "initialize"):
                 handler.initialize(context)

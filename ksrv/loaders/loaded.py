@@ -1,6 +1,6 @@
 """The interface of loaders: each takes a `LoadRequest` and returns a `LoadedModel`. Also the errors that they share."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,9 @@ class LoadRequest:
         device: "cpu", "cuda:N", "mps", "xpu:N" or "xla".
         threads: CPU threads for this instance; 0 leaves the framework's choice.
         model_class: Makes the module that the weights of a state_dict fill; None for other files.
-        inputs: The declared inputs, in order.
+        inputs: The declared inputs, in order, by the names in the file.
+        outputs: The outputs that are needed, by the names in the file. Empty, or with a name that the file does not
+            have, for all outputs.
         passes_inputs: Whether the handler passes the declared inputs to the model unchanged, so that the model must
             take their shapes.
         runtime: The Python module that loads the file, whatever the suffix; "" chooses the loader by the suffix.
@@ -38,11 +40,20 @@ class LoadRequest:
     threads: int = 0
     model_class: Callable[[], Any] | None = None
     inputs: tuple[TensorSpec, ...] = ()
+    outputs: tuple[str, ...] = ()
     passes_inputs: bool = True
     runtime: str = ""
     properties: Mapping[str, Any] = field(default_factory=dict)
     dialect: Mapping[str, Any] = field(default_factory=dict)
     onnx: OnnxSettings = field(default_factory=OnnxSettings)
+
+    def is_needed(self, output: str, known: Collection[str]) -> bool:
+        """Whether the model must return an output.
+
+        Args:
+            known: The names of all outputs of the file.
+        """
+        return not set(known).issuperset(self.outputs) or output in (self.outputs or known)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +66,7 @@ class LoadedModel:
         platform: The name that model metadata shows.
         inputs: The inputs that the file declares; may be empty.
         outputs: The outputs that the file declares; may be empty.
+        left_out: The names of the outputs of the file that the model does not return, because none is needed.
         note: A sentence to log when the model is loaded, or None.
         forget: Resets the state that the model keeps from run to run. Called before each batch; None if the model has
             no state.
@@ -66,6 +78,7 @@ class LoadedModel:
     platform: str
     inputs: tuple[TensorSpec, ...] = ()
     outputs: tuple[TensorSpec, ...] = ()
+    left_out: tuple[str, ...] = ()
     note: str | None = None
     forget: Callable[[], None] | None = None
     takes_texts: bool = False

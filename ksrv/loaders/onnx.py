@@ -40,18 +40,15 @@ class OnnxModel(NamedModel):
 
     Args:
         session: The `onnxruntime.InferenceSession`.
+        outputs: The names of the outputs to return.
         declared: The names that model.yaml gives the inputs, in its order.
 
     Attributes:
         session: The `onnxruntime.InferenceSession`, for handlers that want more.
     """
 
-    def __init__(self, session: Any, declared: Sequence[str] = ()) -> None:
-        super().__init__(
-            [entry.name for entry in session.get_inputs()],
-            [entry.name for entry in session.get_outputs()],
-            declared,
-        )
+    def __init__(self, session: Any, outputs: Sequence[str], declared: Sequence[str] = ()) -> None:
+        super().__init__([entry.name for entry in session.get_inputs()], outputs, declared)
         self.session = session
         self._strings = {
             entry.name for entry in session.get_inputs() if entry.type == "tensor(string)"
@@ -121,12 +118,16 @@ def load(request: LoadRequest) -> LoadedModel:
             f"{path} cannot run on {request.device}: ONNX Runtime chose the CPU; install the onnxruntime-gpu of this "
             f"CUDA, or set device: cpu"
         )
+    known = [entry.name for entry in session.get_outputs()]
+    outputs = [entry for entry in session.get_outputs() if request.is_needed(entry.name, known)]
+    names = [entry.name for entry in outputs]
     return LoadedModel(
-        OnnxModel(session, [entry.name for entry in request.inputs]),
+        OnnxModel(session, names, [entry.name for entry in request.inputs]),
         False,
         "onnxruntime_onnx",
         _specs(session.get_inputs(), path),
-        _specs(session.get_outputs(), path),
+        _specs(outputs, path),
+        tuple(name for name in known if name not in names),
         takes_texts=True,
     )
 

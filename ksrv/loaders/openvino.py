@@ -162,6 +162,10 @@ def load(request: LoadRequest, adapt: Adapt | None = None) -> LoadedModel:
             reshape(model, _declared(request, {name_of(port): port for port in model.inputs}))
         else:
             model = adapt(model, request)
+        known = list(map(name_of, model.outputs))
+        for result in list(model.get_results()):
+            if not request.is_needed(name_of(result.output(0)), known):
+                model.remove_result(result)  # the plugin leaves out what no result needs
         # The plugin would compute FP32 in BF16 on processors that have it, which changes answers.
         properties: dict[str, Any] = {
             "PERFORMANCE_HINT": "LATENCY",
@@ -188,6 +192,7 @@ def load(request: LoadRequest, adapt: Adapt | None = None) -> LoadedModel:
         PLATFORM,
         inputs,
         _outputs(compiled.outputs, path),
+        tuple(name for name in known if name not in outputs),
         note=_FORGOTTEN if forgets else None,
         forget=made.forget if forgets else None,
     )

@@ -77,6 +77,28 @@ class OnnxSettings(msgspec.Struct, frozen=True, kw_only=True):
     ] = {}
 
 
+class StateTensor(msgspec.Struct, frozen=True, kw_only=True):
+    """An output of the model file that is an input of the next request of the same sequence.
+
+    Attributes:
+        input: The name of the input in the file.
+        output: The name of the output in the file.
+        batch_dimension: The dimension that counts the rows.
+        initial_shape: The shape of the zeros that the first request gets, without the batch dimension; by default the
+            shape in the file, with 1 for each free size.
+        datatype: The datatype; "" for the datatype in the file.
+    """
+
+    input: Annotated[str, Key(min_length=1)]
+    output: Annotated[str, Key(min_length=1)]
+    batch_dimension: Annotated[int, Key(ge=0, le=63)] = 0
+    initial_shape: Annotated[
+        tuple[int, ...] | None,
+        Key(written=list[Annotated[int, Meta(ge=0, le=LARGEST_SIZE)]], expected="a list of sizes"),
+    ] = None
+    datatype: str = ""
+
+
 class Recording(msgspec.Struct, frozen=True, kw_only=True):
     """Sampled requests and their answers, written to files: `{to: /var/lib/ksrv/records}` has the other defaults.
 
@@ -131,6 +153,9 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
             text_classifier, text_encoder.
         model: A .pt, .pth, .safetensors, .pt2, .so, .onnx or .xml file.
         model_class: FILE.py:NAME of the torch module that a state_dict fills.
+        rename: Names of inputs and outputs of the model file, and the names that clients see instead.
+        constants: Inputs of the model file, and the value that each gets in every run.
+        state: Outputs of the model file that are inputs of the next request of the same sequence.
         labels: A JSON object or list, or a text with one label a line.
         batching: off: requests have no rows, and shapes are whole.
         role: The OpenAI route that the model serves: /v1/embeddings, or /v1/rerank.
@@ -168,6 +193,7 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
         counts_rows: Whether an open first dimension counts the rows of a request; else shapes are whole.
         configuration: The answer of the configuration call, if the model's format has a special form.
         given: The keys that were read from model.yaml or the handler's `@settings`.
+        served_outputs: The outputs of the model file that `outputs:` lists by name alone, as clients see the names.
     """
 
     handler: Annotated[str | None, Key(min_length=1)] = None
@@ -183,6 +209,18 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
     ] = "auto"
     inputs: tuple[TensorSpec, ...] = ()
     outputs: tuple[TensorSpec, ...] = ()
+    rename: Annotated[
+        dict[str, str],
+        Key(written=dict[str, Annotated[str, Meta(min_length=1)]], expected="names and new names"),
+    ] = {}
+    constants: Annotated[
+        dict[str, Any],
+        Key(
+            written=dict[str, bool | int | float | str | list[Any]],
+            expected="names and their values, each a number, true, false, a text or a list",
+        ),
+    ] = {}
+    state: Annotated[tuple[StateTensor, ...], Key()] = ()
     labels: Annotated[tuple[str, ...] | None, Key(written=str, min_length=1)] = None
     batching: Annotated[
         JoinPolicy | None,
@@ -253,6 +291,7 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
     needs: tuple[tuple[str, str], ...] = ()
     configuration: dict[str, Any] | None = None
     given: tuple[str, ...] = ()
+    served_outputs: tuple[str, ...] = ()
 
     def spec(self, name: str, version: str = "") -> ModelSpec:
         """Return the spec that the settings give; the loader adds the declarations of the model file.

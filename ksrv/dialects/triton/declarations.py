@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from ksrv.model.config import ModelConfig
+from ksrv.model.config import ModelConfig, StateTensor
 
 NAME = "triton"
 _POSITION = re.compile(r".+__([0-9]{1,4})")
@@ -54,21 +54,14 @@ class ControlTensor(msgspec.Struct, frozen=True, kw_only=True):
     true: float = 1
 
 
-class StateTensor(msgspec.Struct, frozen=True, kw_only=True):
-    """An output of a model that is an input of the next request of the same sequence.
+class DeclaredState(StateTensor, frozen=True, kw_only=True):
+    """A state of a recurrent model with the shape that config.pbtxt declares.
 
     Attributes:
-        input: The name of the input.
-        output: The name of the output.
         shape: The shape of one row; -1 for any size.
-        initial: The shape of the zeros that the first request of a sequence gets.
     """
 
-    input: str
-    output: str
-    datatype: str
     shape: tuple[int, ...]
-    initial: tuple[int, ...]
 
 
 class EnsembleStep(msgspec.Struct, frozen=True, kw_only=True):
@@ -98,7 +91,7 @@ class TritonDeclarations(msgspec.Struct, frozen=True, kw_only=True, omit_default
     inputs: tuple[BoundTensor, ...] = ()
     outputs: tuple[BoundTensor, ...] = ()
     controls: tuple[ControlTensor, ...] = ()
-    states: tuple[StateTensor, ...] = ()
+    states: tuple[DeclaredState, ...] = ()
     steps: tuple[EnsembleStep, ...] = ()
 
     def mapping(self) -> dict[str, Any]:

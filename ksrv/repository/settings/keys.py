@@ -32,7 +32,14 @@ from ksrv._native.tensor import datatype
 from ksrv._native.tensor.datatype import MAX_RANK
 from ksrv.descriptions import attribute_descriptions
 from ksrv.errors import did_you_mean
-from ksrv.model.config import Cache, JoinPolicy, ModelConfig, Recording, VersionPolicy
+from ksrv.model.config import (
+    Cache,
+    JoinPolicy,
+    ModelConfig,
+    Recording,
+    StateTensor,
+    VersionPolicy,
+)
 from ksrv.model.spec import (
     LARGEST_SIZE,
     ImageSpec,
@@ -194,17 +201,21 @@ def given(read: Any, kind: type[T]) -> dict[str, Any]:
     found = {}
     for name in read.__struct_fields__:
         value = getattr(read, name)
-        if value is None or key_of(kind, name) is None:
-            continue
-        inner = next((at for at, made in SECTIONS.items() if isinstance(value, made)), None)
-        if inner is not None:
-            value = inner(**given(value, inner))
-        elif isinstance(value, list | tuple):
-            value = tuple(value)
-        elif isinstance(value, float | str):  # no `Number` or `Datatype`, but the plain value
-            value = float(value) if isinstance(value, float) else str(value)
-        found[name] = value
+        if value is not None and key_of(kind, name) is not None:
+            found[name] = _setting(value)
     return found
+
+
+def _setting(value: Any) -> Any:
+    """Return the value of a key as its struct of settings has it."""
+    inner = next((at for at, made in SECTIONS.items() if isinstance(value, made)), None)
+    if inner is not None:
+        return inner(**given(value, inner))
+    if isinstance(value, list | tuple):
+        return tuple(map(_setting, value))
+    if isinstance(value, float | str):  # no `Number` or `Datatype`, but the plain value
+        return float(value) if isinstance(value, float) else str(value)
+    return value
 
 
 def _written(declared: Any, key: Key) -> Any:
@@ -235,6 +246,7 @@ if TYPE_CHECKING:
     ImageSection: TypeAlias = Section
     OutputImageSection: TypeAlias = Section
     PadSection: TypeAlias = Section
+    StateSection: TypeAlias = Section
 else:
     ImageSection = section(
         "ImageSection",
@@ -247,6 +259,7 @@ else:
     )
     OutputImageSection = section("OutputImageSection", OutputImageSpec)
     PadSection = section("PadSection", Padding)
+    StateSection = section("StateSection", StateTensor)
 
 
 class TensorSection(Section):
@@ -288,6 +301,10 @@ RecordingSection = section("RecordingSection", Recording)
 SequencesSection = section("SequencesSection", SequenceLimits)
 VersionSection = section("VersionSection", VersionPolicy)
 ModelKeys = section(
-    "ModelKeys", ModelConfig, inputs=list[InputSection], outputs=list[OutputSection]
+    "ModelKeys",
+    ModelConfig,
+    inputs=list[InputSection],
+    outputs=list[OutputSection | Text],
+    state=list[StateSection],
 )
 """The keys of model.yaml."""

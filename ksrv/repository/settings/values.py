@@ -15,7 +15,7 @@ from ksrv.model.compile_plan import read_plan
 from ksrv.model.config import BUILT_IN_HANDLERS, JoinPolicy, ModelConfig, VersionPolicy
 from ksrv.model.fault import Fault
 from ksrv.model.input_rules import default_image, with_lengths
-from ksrv.model.spec import Padding, TensorSpec, file_problem, whole
+from ksrv.model.spec import Padding, SequenceLimits, TensorSpec, file_problem, whole
 from ksrv.repository.settings.image_section import read_image, read_output_image
 from ksrv.repository.settings.keys import InputSection, OutputSection, TensorSection, given
 from ksrv.repository.settings.labels import read_labels
@@ -120,7 +120,12 @@ def read_settings(keys: Any, files: ModelFiles, given: tuple[str, ...]) -> Model
     settings = shared_settings(keys)
     settings |= _read_model(keys, files)
     inputs = _tensors("inputs", keys.inputs or ())
-    outputs = _tensors("outputs", keys.outputs or ())
+    served = tuple(one for one in keys.outputs or () if isinstance(one, str))
+    outputs = () if served else _tensors("outputs", keys.outputs or ())
+    _check_file_tensors(keys, served)
+    if settings.get("state"):
+        # Like the defaults of `sequences: {}`; without a sequence no state could be kept.
+        settings.setdefault("sequences", SequenceLimits())
     if not settings.get("counts_rows", True):
         inputs, outputs = tuple(map(whole, inputs)), tuple(map(whole, outputs))
     inputs, outputs = with_lengths(inputs, outputs, complete=bool(inputs))
@@ -146,11 +151,44 @@ def read_settings(keys: Any, files: ModelFiles, given: tuple[str, ...]) -> Model
         )
     if "python" in settings and keys.executor != "process":
         raise Fault(("python",), "is for handlers in separate processes; add executor: process")
-    for name in ("parameters", "pt2"):
+    for name in ("parameters", "pt2", "constants"):
         _check_portable(settings.get(name), (name,))
     read_plan(settings.get("pt2"))
     settings["version_policy"] = read_version_policy(keys.version_policy)
-    return ModelConfig(inputs=inputs, outputs=outputs, given=given, **settings)
+    return ModelConfig(
+        inputs=inputs, outputs=outputs, served_outputs=served, given=given, **settings
+    )
+
+
+def _check_file_tensors(keys: Any, served: Sequence[str]) -> None:
+    """Check the keys that change the inputs and outputs of a model file.
+
+    Args:
+        served: The entries of `outputs:` that are names alone.
+    """
+    for index, name in enumerate(served):
+        if len(served) != len(keys.outputs):
+            raise Fault(
+                ("outputs",),
+                "some entries are names alone, and others have a datatype and a shape; write all in one form",
+            )
+        if name in served[:index]:
+            raise Fault(("outputs", index), f"{name!r} is named twice")
+    for key in ("rename", "constants", "state"):
+        if getattr(keys, key) and keys.model is None:
+            raise Fault((key,), "changes tensors of a model file; name the file under model:")
+    states = keys.state or ()
+    for index, state in enumerate(states):
+        for side in ("input", "output"):
+            name = getattr(state, side)
+            if any(getattr(other, side) == name for other in states[:index]):
+                raise Fault(("state", index, side), f"{name!r} is named twice")
+        if state.input in (keys.constants or {}):
+            raise Fault(("state", index, "input"), f"{state.input!r} is one of constants:, too")
+    if states and keys.sequences is not None and keys.sequences.several_rows:
+        raise Fault(("sequences", "several_rows"), "a model with state: takes one row at a time")
+    if states and keys.cuda_graphs:
+        raise Fault(("cuda_graphs",), "the launches of a model with state: are not recorded")
 
 
 def _read_model(keys: Any, files: ModelFiles) -> dict[str, str | None]:

@@ -8,7 +8,7 @@ import math
 from typing import NamedTuple
 
 from ksrv.dialects.triton.config.model_keys import DATA_TYPES, Keys
-from ksrv.dialects.triton.declarations import ControlTensor, StateTensor
+from ksrv.dialects.triton.declarations import ControlTensor, DeclaredState
 from ksrv.model.fault import Fault, KeyPath
 from ksrv.model.spec import SequenceLimits
 from ksrv.repository.report import Report
@@ -44,7 +44,7 @@ class SequenceSettings(NamedTuple):
 
     limits: SequenceLimits
     controls: tuple[ControlTensor, ...]
-    states: tuple[StateTensor, ...]
+    states: tuple[DeclaredState, ...]
     delay_ms: float
 
 
@@ -166,7 +166,7 @@ def _control(name: str, control: Keys, path: KeyPath) -> ControlTensor:
     )
 
 
-def _state(state: Keys, path: KeyPath, report: Report) -> StateTensor:
+def _state(state: Keys, path: KeyPath, report: Report) -> DeclaredState:
     initial = state.initial_state or []
     datatype = DATA_TYPES[state.data_type]
     if datatype == "BYTES":
@@ -176,10 +176,10 @@ def _state(state: Keys, path: KeyPath, report: Report) -> StateTensor:
     if state.use_growable_memory:
         report.ignored[f"{_KEY}.state.use_growable_memory"] = "a state has the memory that it needs"
     dims = (initial[0].dims if initial else None) or state.dims
-    return StateTensor(
+    return DeclaredState(
         input=state.input_name,
         output=state.output_name,
         datatype=datatype,
         shape=tuple(state.dims),
-        initial=tuple(1 if size == -1 else size for size in dims),
+        initial_shape=tuple(1 if size == -1 else size for size in dims),
     )

@@ -4,8 +4,7 @@ A control input tells the model about the sequence of each row. A state is an ou
 next request; the sequence keeps it in between. Each row of a batch belongs to another sequence.
 """
 
-import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -15,7 +14,6 @@ import numpy as np
 from ksrv.dialects.triton.declarations import (
     BoundTensor,
     ControlTensor,
-    StateTensor,
     TritonDeclarations,
     position_of,
 )
@@ -23,6 +21,7 @@ from ksrv.dialects.triton.handlers.model import TritonModel
 from ksrv.errors import InvalidRequest, quote
 from ksrv.handlers.batch import Batch
 from ksrv.handlers.devices.device import torch_tensor
+from ksrv.handlers.file_tensors import KeptStates
 from ksrv.handlers.sequences import Sequence as OpenSequence
 from ksrv.model.datatypes import DTYPES
 from ksrv.model.spec import ModelSpec, TensorSpec
@@ -98,37 +97,11 @@ class TritonSequenceModel(TritonModel):
         tensors = self.dialect
         for control in tensors.controls:
             inputs[control.name] = self._for_model(self._control(control, sequences, batch))
-        states = [[_state(sequence, state) for sequence in sequences] for state in tensors.states]
-        if not self._batched or all(_have_one_shape(kept) for kept in states):
-            outputs = self._run(inputs, states)
-            self._keep(outputs, sequences)
-            return self._wanted(outputs)
-        # States of different shapes are not one array, so each row runs alone.
-        rows = [
-            self._run(
-                {name: value[row : row + 1] for name, value in inputs.items()},
-                [kept[row : row + 1] for kept in states],
-            )
-            for row in range(len(sequences))
-        ]
-        wanted = [self._wanted(row) for row in rows]
-        joined = {name: self._joined([each[name] for each in wanted]) for name in wanted[0]}
-        # States are kept once every row has run. If a row fails, all requests of the batch fail, and clients may send
-        # them again; a state that was kept already would then be advanced twice.
-        for row, sequence in zip(rows, sequences, strict=True):
-            self._keep(row, [sequence])
-        return joined
-
-    def _run(self, inputs: Mapping[str, Any], states: Sequence[Sequence[Any]]) -> dict[str, Any]:
-        """Call the model.
-
-        Args:
-            states: For each state of the model an array for each row.
-        """
-        named = dict(inputs)
-        for state, kept in zip(self.dialect.states, states, strict=True):
-            named[state.input] = self._for_model(np.stack(kept) if self._batched else kept[0])
-        return dict(self.model(**named))
+        kept = KeptStates(
+            tensors.states, has_rows=self._batched, device=self.device if self._is_torch else None
+        )
+        wanted = [spec.name for spec in self.context.spec.outputs]
+        return kept.run(self.model, inputs, sequences, wanted)
 
     @property
     def _is_torch(self) -> bool:
@@ -138,23 +111,6 @@ class TritonSequenceModel(TritonModel):
     def _for_model(self, array: Any) -> Any:
         """Return an array as the model takes it: as a tensor on its device, or unchanged."""
         return torch_tensor(array).to(self.device) if self._is_torch else array
-
-    def _joined(self, rows: list[Any]) -> Any:
-        return sys.modules["torch"].cat(rows) if self._is_torch else np.concatenate(rows)
-
-    def _keep(self, outputs: Mapping[str, Any], sequences: Sequence[OpenSequence]) -> None:
-        """Store the states that the model returned in their sequences."""
-        for state in self.dialect.states:
-            found = outputs[state.output]
-            if self._is_torch:
-                found = found.cpu()
-            for row, sequence in enumerate(sequences):
-                sequence.state[state.input] = np.array(found[row] if self._batched else found)
-
-    def _wanted(self, outputs: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the outputs that clients see."""
-        wanted = {spec.name for spec in self.context.spec.outputs}
-        return {name: array for name, array in outputs.items() if name in wanted or not wanted}
 
     def _control(
         self, control: ControlTensor, sequences: Sequence[OpenSequence], batch: Batch
@@ -223,12 +179,3 @@ def _id_value(name: int | str, control: ControlTensor) -> Any:
     if not limits.min <= name <= limits.max:
         raise OverflowError("too large")
     return name
-
-
-def _state(sequence: OpenSequence, tensor: StateTensor) -> Any:
-    kept = sequence.state.get(tensor.input)
-    return np.zeros(tensor.initial, dtype_of(tensor.datatype)) if kept is None else kept
-
-
-def _have_one_shape(states: Sequence[Any]) -> bool:
-    return all(state.shape == states[0].shape for state in states)

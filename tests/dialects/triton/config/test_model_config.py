@@ -310,7 +310,7 @@ def test_sequence_batching_becomes_sequences(tmp_path):
     assert config.sequences == SequenceLimits(max=3000, idle_timeout_ms=2)
     assert (config.batching.max_batch_size, config.batching.max_delay_ms) == (8, 3)
     [state] = TritonDeclarations.of(config).states
-    assert (state.datatype, state.shape, state.initial) == ("FP16", (2, -1), (2, 1))
+    assert (state.datatype, state.shape, state.initial_shape) == ("FP16", (2, -1), (2, 1))
     assert "sequence_batching.oldest.preserve_ordering" in entry.report.ignored
     assert "answered 503, while Triton lets it wait" in entry.report.applied["sequence_batching"]
 

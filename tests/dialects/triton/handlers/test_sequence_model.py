@@ -5,10 +5,12 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from ksrv.dialects.triton.declarations import StateTensor, TritonDeclarations
+from ksrv.dialects.triton.declarations import DeclaredState, TritonDeclarations
 from ksrv.dialects.triton.handlers.sequence_model import TritonSequenceModel
 
-KEPT = StateTensor(input="before", output="after", datatype="FP32", shape=(-1,), initial=(0,))
+KEPT = DeclaredState(
+    input="before", output="after", datatype="FP32", shape=(-1,), initial_shape=(0,)
+)
 
 
 class GrowsOrFails(TritonSequenceModel):
