@@ -247,11 +247,11 @@ class Http2Client final : public Client {
             say(bytes);
             flush();
             silent_ = random.chance(700000);
-            if (silent_) must_end_by(machine().now + GRPC_IDLE_NS + 100 * SECOND, "it has sent garbage");
+            if (silent_) must_end_within(GRPC_IDLE_NS + 100 * SECOND, "it has sent garbage");
         } else if (temper_ == Temper::takes_nothing) {
             flush();
             silent_ = true;
-            must_end_by(machine().now + GRPC_IDLE_NS + 100 * SECOND, "it takes nothing");
+            must_end_within(GRPC_IDLE_NS + 100 * SECOND, "it takes nothing");
         } else if (temper_ == Temper::half_closes && next_stream_ > 2) {
             flush();
             network().end_sending(link_);

@@ -130,7 +130,7 @@ class HttpClient final : public Client {
             if (temper_ == Temper::takes_nothing && sent_ == asks_.size()) {
                 flush();
                 silent_ = true;
-                must_end_by(machine().now + IDLE_NS + GRACE_NS + LINGER_NS, "it takes nothing of its answers");
+                must_end_within(IDLE_NS + GRACE_NS + LINGER_NS, "it takes nothing of its answers");
             }
             if (temper_ == Temper::half_closes && sent_ == asks_.size() && !held_body_) {
                 flush();
@@ -155,7 +155,7 @@ class HttpClient final : public Client {
             say(bytes.substr(0, random.chance(500000) ? bytes.size() : some));
             flush();
             garbled_ = silent_ = true;
-            must_end_by(machine().now + IDLE_NS + GRACE_NS + LINGER_NS + 60 * SECOND, "it has sent garbage");
+            must_end_within(IDLE_NS + GRACE_NS + LINGER_NS + 60 * SECOND, "it has sent garbage");
             return;
         }
         say(text.substr(0, some));
@@ -179,7 +179,7 @@ class HttpClient final : public Client {
     void await_arrival() {
         if (over_) return;
         if (link_->flying.empty() && answered_ == sent_) {
-            must_end_by(std::max(machine().now, link_->last_arrival) + stall_allowed_ + SECOND, "a request has stopped coming");
+            must_end_within(stall_allowed_ + SECOND, "a request has stopped coming");
             return;
         }
         machine().after(20 * MS, [this] { await_arrival(); });
@@ -193,6 +193,7 @@ class HttpClient final : public Client {
             if (end == std::string::npos) return;
             const std::string head = got_.substr(0, end + 2);
             const int status = atoi(head.c_str() + 9);
+            machine().tell("client %d gets the status %d", number_, status);
             if (status == 100) {
                 got_.erase(0, end + 4);
                 send_body();

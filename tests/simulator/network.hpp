@@ -72,6 +72,7 @@ struct Link {
     unsigned char record_header[5];
     uint64_t got_by_server = 0, sent_by_server = 0;
     int64_t last_arrival = 0;
+    int64_t accepted_ns = FOREVER;                 // when the server accepted it; no deadline of the server runs before
     std::function<void()> tell_client;             // something has changed that it can see
 };
 using LinkPointer = std::shared_ptr<Link>;
@@ -286,6 +287,7 @@ class Network {
     }
     void shut(File &file) {
         Machine::Outside outside;
+        machine().tell("shutdown of %p", static_cast<void *>(file.link.get()));
         file.link->down_over = true;
         tell(*file.link);
         touch(file.link, EPOLLIN);
@@ -299,10 +301,11 @@ class Network {
         LinkPointer link = file.listening.backlog.front();
         file.listening.backlog.pop_front();
         const int fd = add(File::server_end, link);
+        link->accepted_ns = machine().now;
         ++accepted;
         machine().happened(&accepted);
         carry(link);
-        machine().tell("accept %d", fd);
+        machine().tell("accept %d, %p", fd, static_cast<void *>(link.get()));
         return fd;
     }
 
