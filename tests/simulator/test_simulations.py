@@ -15,6 +15,7 @@ FOUND = {
     "a bell to a handler process that the kernel has no memory for": (745, 789, 873),
     "a batch that is given up because the batch before it was late": (205,),
     "a deadline that a client counts before the server accepts it": (14018,),
+    "an answer that ends the connection because the queue is full": (20297,),
 }
 """Seeds that have found a fault, as long as their course is the same."""
 PROCESSES = range(25, 73, 8)

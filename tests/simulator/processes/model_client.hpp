@@ -37,7 +37,7 @@ class ModelClient final : public Client {
             leave();
             return;
         }
-        while (asks_.size() < count_ && asks_.size() - answered_ < depth_) {
+        while (!closing_ && asks_.size() < count_ && asks_.size() - answered_ < depth_) {
             ask();
             if (asks_.size() > leaves_) {
                 flush();
@@ -80,9 +80,11 @@ class ModelClient final : public Client {
             const size_t end = got_.find("\r\n\r\n");
             if (end == std::string::npos) return;
             const int status = atoi(got_.c_str() + 9);
+            machine().tell("client %d gets the status %d", number_, status);
             const size_t field = got_.find("\r\ncontent-length: ");
             const size_t length = status >= 200 && field < end ? strtoull(got_.c_str() + field + 18, nullptr, 10) : 0;
             if (got_.size() < end + 4 + length) return;
+            if (got_.find("\r\nConnection: close\r\n") < end + 2) closing_ = true;
             if (status >= 200) take_answer(status, got_.substr(end + 4, length));
             got_.erase(0, end + 4 + length);
         }
@@ -102,6 +104,8 @@ class ModelClient final : public Client {
         if (status == 200 && !own) machine().fail("client %d: the answer %zu belongs to another request: %s", number_, answered_, body.substr(0, 200).c_str());
         const bool may_fail = scene_->faults || scene_->stops || scene_->tight;
         if (status != 200 && !may_fail) machine().fail("client %d: the answer %zu has the status %d, and nothing fails", number_, answered_, status);
+        if (status == 200 && closing_ && !hurt())
+            machine().fail("client %d: the answer %zu ends the connection, and nothing fails", number_, answered_);
         if (status != 200) ++scene_->refusals;
         if (status == 500) ++scene_->failures;
         ++answered_;
@@ -109,12 +113,14 @@ class ModelClient final : public Client {
 
     void ended() override {
         if (answered_ < count_) ++scene_->lost;
-        if (answered_ < count_ && !hurt() && temper_ != Temper::resets) machine().fail("client %d loses its connection before its answer %zu", number_, answered_);
+        if (answered_ < count_ && !hurt() && !closing_ && temper_ != Temper::resets)
+            machine().fail("client %d loses its connection before its answer %zu", number_, answered_);
     }
 
     const size_t row_bytes_;
     size_t count_, depth_, leaves_, answered_ = 0;
     bool hurries_ = false;
+    bool closing_ = false;  // an answer ends the connection: the queue was full, and the server reads no more of a long request
     std::vector<Ask> asks_;
 };
 
