@@ -1,10 +1,12 @@
 // Simulates a worker's native core, again and again, each time by another seed.
 //
 //     simulate KEY CERTIFICATE FIRST_SEED COUNT [SECONDS]     as many simulations, or until the seconds are over; 0 for no bound
+//     simulate KEY CERTIFICATE full FIRST_SEED COUNT          the same, and the server is always at a limit
 //     simulate KEY CERTIFICATE nth KIND memory|calls [FIRST [STEP]]
 //
-// The second way has one client of a KIND (0: HTTP/1.1, 1: the same over TLS, 2: gRPC), and fails each of its allocations, or
-// system calls, once: the FIRST, and each STEP-th from there on.
+// With `full`, more clients come than the server takes connections, or the queue has room for, and nothing else goes wrong.
+// With `nth` there is one client of a KIND (0: HTTP/1.1, 1: the same over TLS, 2: gRPC), and each of its allocations, or
+// system calls, fails once: the FIRST, and each STEP-th from there on.
 //
 // Prints how many it has made, and ends by abort() if one finds a fault: its seed, which repeats it, is in the message.
 
@@ -113,6 +115,7 @@ struct Simulation {
     std::vector<std::unique_ptr<Client>> clients;
     WorkerRules rules;
     size_t threads = 1;  // that stay: one's own, and the timer of the queues
+    bool full = false;   // each client holds a connection until the server ends it
     const int descriptors = real_descriptors();
 
     explicit Simulation(const WorkerRules &wanted) : rules(wanted) {
@@ -135,7 +138,9 @@ struct Simulation {
     }
     void add_random(int number) {
         Random &random = machine().random;
-        const Temper temper = random.chance(450000) ? Temper::good : static_cast<Temper>(random.below(static_cast<uint64_t>(Temper::tempers)));
+        Temper temper;
+        if (full) temper = random.chance(500000) ? Temper::stalls : Temper::takes_nothing;
+        else temper = random.chance(450000) ? Temper::good : static_cast<Temper>(random.below(static_cast<uint64_t>(Temper::tempers)));
         const uint64_t kind = random.below(10);
         if (kind < 5) {
             add(new HttpClient(&scene, number, temper), scene.http, scene.tls && random.chance(500000) ? "http/1.1" : nullptr);
@@ -271,7 +276,7 @@ uint64_t count_totals(const Simulation &one) {
 }
 
 // One simulation: the seed decides the worker's settings, the clients, the failures and the stop.
-uint64_t simulate(uint64_t seed) {
+uint64_t simulate(uint64_t seed, bool full) {
     machine().begin(seed);
     Random &random = machine().random;
     WorkerRules rules;
@@ -292,7 +297,11 @@ uint64_t simulate(uint64_t seed) {
         one.rules.budget = random.between(100000, 400000);
         one.rules.calls = static_cast<uint32_t>(random.between(2, 6));
     }
-    if (random.chance(350000)) {
+    if (full) {
+        one.full = one.scene.tight = true;
+        one.rules.connections = 1;
+    }
+    if (!full && random.chance(350000)) {
         one.scene.faults = true;
         for (int which = 0; which < FAULT_PAGES; ++which)
             if (random.chance(400000)) machine().rates[which] = random.one_of({50, 500, 5000});
@@ -301,9 +310,9 @@ uint64_t simulate(uint64_t seed) {
     machine().faults_allowed = false;
     one.start();
     machine().faults_allowed = true;
-    const int count = static_cast<int>(random.between(1, 7));
-    one.scene.stops = random.chance(250000);
-    one.invite(count, tls && random.chance(150000));
+    const int count = full ? 7 : static_cast<int>(random.between(1, 7));
+    one.scene.stops = !full && random.chance(250000);
+    one.invite(count, tls && !full && random.chance(150000));
     machine().sleep_until(machine().now + (one.scene.stops ? static_cast<int64_t>(random.below(3000)) * MS : 25 * SECOND));
     if (one.scene.stops) {
         if (random.chance(500000)) one.await_accept();
@@ -328,7 +337,7 @@ uint64_t simulate(uint64_t seed) {
 }
 
 // One simulation of a model whose handler runs in processes.
-uint64_t simulate_processes(uint64_t seed) {
+uint64_t simulate_processes(uint64_t seed, bool full) {
     machine().begin(seed);
     Random &random = machine().random;
     process_pool().cap_bytes.store(0);
@@ -357,17 +366,22 @@ uint64_t simulate_processes(uint64_t seed) {
     if (random.chance(100000)) model.capacity = 4;
     if (handler.lies || random.chance(200000)) model.timeout_ns = static_cast<int64_t>(random.one_of({20, 2000})) * MS;
     if (random.chance(150000)) model.run_timeout_ns = static_cast<int64_t>(random.one_of({2, 500})) * MS;
+    if (full) {
+        model = ModelRules();
+        model.capacity = 2;
+        handler.row_bytes = TAG_BYTES * 5000;
+    }
     Simulation one(rules);
     one.scene.tight = model.capacity < 64;
-    one.scene.stops = random.chance(200000);
-    const bool hurries = model.timeout_ns || random.chance(200000);
+    one.scene.stops = !full && random.chance(200000);
+    const bool hurries = !full && (model.timeout_ns || random.chance(200000));
     one.scene.faults = handler.harms() || model.run_timeout_ns || hurries;
     machine().faults_allowed = false;
     one.start();
     one.model = std::make_unique<Model>(&one.worker->http, model);
     one.threads = 2;
     machine().faults_allowed = true;
-    if (random.chance(250000)) {
+    if (!full && random.chance(250000)) {
         one.scene.faults = true;
         for (const Fault which : {FAULT_MALLOC, FAULT_RECEIVE, FAULT_SEND, FAULT_WAKE, FAULT_MMAP, FAULT_MEMFD, FAULT_PAGES, FAULT_CHANNEL})
             if (random.chance(400000)) machine().rates[which] = random.one_of({500, 5000, 50000});
@@ -375,7 +389,7 @@ uint64_t simulate_processes(uint64_t seed) {
     }
     {
         Machine::Outside outside;
-        for (int i = 0, count = static_cast<int>(random.between(1, 7)); i < count; ++i) {
+        for (int i = 0, count = full ? 7 : static_cast<int>(random.between(1, 7)); i < count; ++i) {
             const Temper temper = random.chance(150000) ? Temper::resets : Temper::good;
             machine().after(static_cast<int64_t>(random.below(3) * random.below(60)) * MS, [&one, i, temper, hurries, bytes = handler.row_bytes] {
                 one.add(new ModelClient(&one.scene, i, temper, bytes, hurries), one.scene.http, nullptr);
@@ -460,14 +474,14 @@ bool in_process(uint64_t seed, const std::function<uint64_t()> &run, Totals *out
     return WIFEXITED(status) && WEXITSTATUS(status) == 0;
 }
 
-int run_seeds(uint64_t first, uint64_t count, unsigned seconds) {
+int run_seeds(uint64_t first, uint64_t count, unsigned seconds, bool full) {
     timespec began;
     clock_gettime(CLOCK_MONOTONIC, &began);
     auto *shared = static_cast<Totals *>(mmap(nullptr, sizeof(Totals), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0));
     uint64_t seed = first;
     Totals all;
     while (seed < first + count) {
-        if (!in_process(seed, [seed] { return seed % PROCESSES_EACH == 1 ? simulate_processes(seed) : simulate(seed); }, shared)) {
+        if (!in_process(seed, [=] { return seed % PROCESSES_EACH == 1 ? simulate_processes(seed, full) : simulate(seed, full); }, shared)) {
             std::fprintf(stderr, "seed %llu has found a fault\n", static_cast<unsigned long long>(seed));
             return 1;
         }
@@ -524,5 +538,8 @@ int main(int count, char **arguments) {
     if (std::string(arguments[3]) == "nth" && count > 5)
         return run_nth(static_cast<Kind>(atoi(arguments[4])), std::string(arguments[5]) == "memory",
                        count > 6 ? strtoull(arguments[6], nullptr, 10) : 1, count > 7 ? strtoull(arguments[7], nullptr, 10) : 1);
-    return run_seeds(strtoull(arguments[3], nullptr, 10), strtoull(arguments[4], nullptr, 10), count > 5 ? atoi(arguments[5]) : 0);
+    const bool full = std::string(arguments[3]) == "full" && count > 5;
+    arguments += full ? 4 : 3;
+    const unsigned seconds = !full && count > 5 ? atoi(arguments[2]) : 0;
+    return run_seeds(strtoull(arguments[0], nullptr, 10), strtoull(arguments[1], nullptr, 10), seconds, full);
 }

@@ -66,6 +66,13 @@ def test_seeds_of_mended_faults_pass(files, fault):
 
 
 @pytest.mark.timeout(600)
+def test_seeds_of_full_server_end_every_connection_in_time(files):
+    # Seeds 5, 9 and 13 have a full queue, the others a server that takes one connection.
+    printed = simulated(files, "full", 2, 12)
+    assert int(re.search(r"12 simulations of .* (\d+) refusals", printed).group(1)) > 10
+
+
+@pytest.mark.timeout(600)
 def test_seed_repeats_its_simulation(files, tmp_path):
     again = write_certificate(tmp_path)
     for seed in (7, 551):  # of which the second has TLS
