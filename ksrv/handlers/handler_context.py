@@ -83,10 +83,15 @@ class HandlerContext(RunContext, Context):
     @cached_property
     def device(self) -> str:
         """See `Context.device`."""
-        if self._runtime in CPU_ONLY:
-            return "cpu" if self.config.device == "auto" else self.config.device
-        choose = choose_onnx_device if self._runtime == "onnx" else choose_device
-        return choose(self.config.device, self.source.first_device + self.instance)
+        wanted, runtime = self.config.device, self._runtime
+        if runtime in CPU_ONLY:
+            return "cpu" if wanted in ("auto", "openvino") else wanted
+        if wanted.startswith(("tensorrt", "openvino")) and runtime != "onnx":
+            raise HandlerError(f"device: {wanted} is for a .onnx file; name one under model:")
+        choose = choose_onnx_device if runtime == "onnx" else choose_device
+        # TensorRT runs on the devices of CUDA.
+        wanted = wanted.replace("tensorrt", "cuda")
+        return choose(wanted, self.source.first_device + self.instance)
 
     @cached_property
     def opened_device(self) -> Device:
@@ -97,6 +102,8 @@ class HandlerContext(RunContext, Context):
     def _runtime(self) -> str:
         """The name of the loader for the model file; "" without a file."""
         suffix = self.model_file.suffix if self.model_file is not None else ""
+        if suffix == ".onnx" and self.config.device == "openvino":
+            return "openvino"
         return LOADERS.get(suffix, "")
 
     def apply_torch_settings(self) -> None:
@@ -126,16 +133,21 @@ class HandlerContext(RunContext, Context):
         from ksrv.loaders.loaded import LoadRequest, ModelLoadError
 
         if self.config.onnx != OnnxSettings() and self._runtime != "onnx":
-            raise HandlerError("onnx: in model.yaml is for a .onnx file; name one under model:")
+            raise HandlerError(
+                "onnx: in model.yaml is for a .onnx file; name one under model:"
+                f"{', and another device: than openvino' if self._runtime else ''}"
+            )
         if self.model_file is None and self.config.model_class is None:
-            if self.config.runtime_properties:
-                raise HandlerError("runtime_properties: needs a model file, and the model has none")
+            if self.config.openvino.properties:
+                raise HandlerError("openvino: needs a model file, and the model has none")
             return None
         in_file = {new: old for old, new in self.config.rename.items()}
         request = LoadRequest(
             path=self.model_file,
             root=self.source.root,
-            device=self.device,
+            device=self.device.replace("cuda", "tensorrt")
+            if self.config.device.startswith("tensorrt")
+            else self.device,
             threads=self.threads,
             model_class=self._model_class(),
             inputs=tuple(
@@ -143,8 +155,9 @@ class HandlerContext(RunContext, Context):
             ),
             outputs=tuple(in_file.get(name, name) for name in self._needed_outputs()),
             passes_inputs=self.passes_inputs,
-            runtime=self.config.runtime,
-            properties=self.config.runtime_properties,
+            runtime=self.config.runtime
+            or ("ksrv.loaders.openvino" if self._runtime == "openvino" else ""),
+            properties=self.config.openvino.properties,
             dialect=self.config.dialect,
             onnx=self.config.onnx,
         )

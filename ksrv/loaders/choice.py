@@ -45,7 +45,7 @@ def load_model(request: LoadRequest) -> LoadedModel:
         )
     if request.properties and name != "openvino" and not request.runtime:
         raise ModelLoadError(
-            f"runtime_properties: is for OpenVINO, which does not read {request.path}; leave it out"
+            f"openvino: is for OpenVINO, which does not read {request.path}; leave it out"
         )
     if request.path is not None and request.path.is_file():
         _check_content(request.path)

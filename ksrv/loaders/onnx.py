@@ -4,6 +4,7 @@
 itself, as `self.model.session`.
 """
 
+import os
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -26,8 +27,21 @@ DATATYPES = {f"tensor({shown})": name for name, shown in TENSOR_NAMES.items()} |
 }
 
 CPU_PROVIDER = "CPUExecutionProvider"
-_OF_CUDA = ("CUDAExecutionProvider", "TensorrtExecutionProvider")
-"""The providers whose option `device_id` is the number of a CUDA device."""
+CUDA_PROVIDER = "CUDAExecutionProvider"
+TENSORRT_PROVIDER = "TensorrtExecutionProvider"
+OF_DEVICE: Mapping[str, tuple[str, ...]] = {
+    "cpu": (CPU_PROVIDER,),
+    "cuda": (CUDA_PROVIDER, CPU_PROVIDER),
+    "tensorrt": (TENSORRT_PROVIDER, CUDA_PROVIDER, CPU_PROVIDER),
+}
+"""The providers that run a model if the settings name none: CUDA and the CPU run what TensorRT cannot."""
+DEFAULTS: Mapping[str, dict[str, str]] = {
+    CUDA_PROVIDER: {"use_tf32": "0"},  # FP32 would be computed with mantissas of 10 bits.
+    "OpenVINOExecutionProvider": {"device_type": "CPU", "precision": "FP32"},
+}
+"""Options that the settings can override. They keep FP32 as it is."""
+ENGINE_CACHE = ".tensorrt"
+"""The folder beside the model file for TensorRT's engines, which take minutes to build."""
 _ZIPMAP = ": skl2onnx does so with options={'zipmap': False}"
 _ORIGIN = re.compile(
     r"^\[ONNXRuntimeError\] : \d+ : \w+ : |Load model from \S+ failed:|/\S+:\d+ .*?\)(?: const)? (?=[A-Z])"
@@ -89,34 +103,22 @@ def load(request: LoadRequest) -> LoadedModel:
     if request.threads:
         options.intra_op_num_threads = request.threads
         options.inter_op_num_threads = 1
-    for name, value in request.onnx.options.items():
+    for name, value in request.onnx.session.items():
         _set_option(options, name, value, path, onnxruntime)
-    chosen = request.onnx.providers
-    available = onnxruntime.get_available_providers()
-    providers = (
-        _chosen_providers(chosen, request.device, available, path)
-        if chosen
-        else _providers(request.device, available, path)
-    )
+    providers = _providers(request, path, onnxruntime.get_available_providers())
     try:
-        session = onnxruntime.InferenceSession(str(path), options, providers=providers)
+        session = onnxruntime.InferenceSession(str(path), options, list(providers.items()))
     except Exception as error:  # noqa: BLE001  onnxruntime raises a class for each status code
         reason = _reason(str(error))
         raise ModelLoadError(
             f"{path} cannot be loaded by ONNX Runtime {onnxruntime.__version__}: {reason}; {_remedy(reason)}"
         ) from None
     # ONNX Runtime silently leaves out a provider that it cannot start.
-    for provider in providers if chosen else ():
-        name = provider[0] if isinstance(provider, tuple) else provider
-        if name not in session.get_providers():
-            raise ModelLoadError(
-                f"{path}: ONNX Runtime cannot start {name}, which onnx.providers names; install the libraries that it "
-                f"needs, or leave it out"
-            )
-    if not chosen and request.device != "cpu" and session.get_providers()[0] == CPU_PROVIDER:
+    missing = [name for name in providers if name not in session.get_providers()]
+    if missing:
         raise ModelLoadError(
-            f"{path} cannot run on {request.device}: ONNX Runtime chose the CPU; install the onnxruntime-gpu of this "
-            f"CUDA, or set device: cpu"
+            f"{path} cannot run on {request.device} as it is configured: ONNX Runtime cannot start {missing[0]}; install "
+            f"the libraries that it needs, or leave it out of onnx.providers, or set device: cpu"
         )
     known = [entry.name for entry in session.get_outputs()]
     outputs = [entry for entry in session.get_outputs() if request.is_needed(entry.name, known)]
@@ -139,6 +141,8 @@ def _reason(text: str) -> str:
 
 
 def _remedy(reason: str) -> str:
+    if "provider option" in reason.lower():
+        return "mend onnx.provider_options"
     if "opset" in reason or "IR version" in reason:
         return (
             "export the model again for an older version of ONNX, or install a newer ONNX Runtime"
@@ -148,37 +152,41 @@ def _remedy(reason: str) -> str:
     return "onnx.checker.check_model shows what is wrong with a file; export it again"
 
 
-def _providers(device: str, available: Sequence[str], path: Path) -> list[Any]:
-    kind, _, index = device.partition(":")
-    if kind == "cpu":
-        return [CPU_PROVIDER]
-    if kind == "cuda" and "CUDAExecutionProvider" in available:
-        return [("CUDAExecutionProvider", {"device_id": int(index or 0)}), CPU_PROVIDER]
-    raise ModelLoadError(
-        f"{path} cannot run on {device}: this ONNX Runtime offers {', '.join(available)}; set device: cpu, or install "
-        f"an ONNX Runtime for the device"
-    )
-
-
-def _chosen_providers(
-    chosen: Sequence[Any], device: str, available: Sequence[str], path: Path
-) -> list[Any]:
-    """Return the providers that the settings name. CUDA providers get the model's device, unless it is set."""
-    providers: list[Any] = []
-    kind, _, index = device.partition(":")
-    for entry in chosen:
-        given = entry if isinstance(entry, dict) else {entry: {}}
-        for name, values in given.items():  # one item
-            if name not in available:
-                raise ModelLoadError(
-                    f"{path}: onnx.providers names {quote(name)}, which this ONNX Runtime does not have; it has "
-                    f"{', '.join(available)}. Install an ONNX Runtime with it, or leave it out"
-                    f"{did_you_mean(name, available)}"
-                )
-            written = {option: _text(value) for option, value in values.items()}
-            if name in _OF_CUDA and kind == "cuda":
-                written.setdefault("device_id", index or "0")
-            providers.append((name, written) if written else name)
+def _providers(
+    request: LoadRequest, path: Path, available: Sequence[str]
+) -> dict[str, dict[str, str]]:
+    """Return the providers, the preferred one first, with their options: the settings override the defaults."""
+    kind, _, index = request.device.partition(":")
+    names = request.onnx.providers or OF_DEVICE.get(kind, ())
+    unknown = [name for name in names if name not in available]
+    if not names or (unknown and not request.onnx.providers):
+        raise ModelLoadError(
+            f"{path} cannot run on {request.device}: this ONNX Runtime offers {', '.join(available)}; set device: cpu, "
+            f"or install an ONNX Runtime for the device"
+        )
+    if unknown:
+        raise ModelLoadError(
+            f"{path}: onnx.providers names {quote(unknown[0])}, which this ONNX Runtime does not have; it has "
+            f"{', '.join(available)}. Install an ONNX Runtime with it, or leave it out"
+            f"{did_you_mean(unknown[0], available)}"
+        )
+    options = request.onnx.provider_options
+    for name in options:
+        if name not in names:
+            raise ModelLoadError(
+                f"{path}: onnx.provider_options names {quote(name)}; the providers of the model are {', '.join(names)}"
+                f"{did_you_mean(name, names)}"
+            )
+    providers = {}
+    for name in names:
+        given = dict(DEFAULTS.get(name, {}))
+        if name in (CUDA_PROVIDER, TENSORRT_PROVIDER) and kind in ("cuda", "tensorrt"):
+            given["device_id"] = index or "0"
+        if name == TENSORRT_PROVIDER and os.access(path.parent, os.W_OK):
+            cache = str(path.parent / ENGINE_CACHE)
+            given |= {"trt_engine_cache_enable": "1", "trt_engine_cache_path": cache}
+        written = {option: _text(value) for option, value in options.get(name, {}).items()}
+        providers[name] = given | written
     return providers
 
 
@@ -194,7 +202,7 @@ def _set_option(options: Any, name: str, value: Any, path: Path, onnxruntime: An
     ]
     if name not in known:
         raise ModelLoadError(
-            f"{path}: onnx.options names {quote(name)}, which SessionOptions of ONNX Runtime {onnxruntime.__version__} "
+            f"{path}: onnx.session names {quote(name)}, which SessionOptions of ONNX Runtime {onnxruntime.__version__} "
             f"does not have; it has {', '.join(known)}, and config entries, whose names have a dot"
             f"{did_you_mean(name, known)}"
         )
@@ -206,14 +214,14 @@ def _set_option(options: Any, name: str, value: Any, path: Path, onnxruntime: An
     if kind is not None:
         if value not in kind.__members__:
             raise ModelLoadError(
-                f"{path}: onnx.options.{name} is {value!r}; expected one of {', '.join(kind.__members__)}"
+                f"{path}: onnx.session.{name} is {value!r}; expected one of {', '.join(kind.__members__)}"
             )
         value = kind.__members__[value]
     try:
         setattr(options, name, value)
     except (TypeError, ValueError) as error:
         raise ModelLoadError(
-            f"{path}: onnx.options.{name} cannot be {value!r}: {' '.join(str(error).split())[:200]}"
+            f"{path}: onnx.session.{name} cannot be {value!r}: {' '.join(str(error).split())[:200]}"
         ) from None
 
 

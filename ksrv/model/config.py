@@ -57,23 +57,38 @@ class Cache(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class OnnxSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """How ONNX Runtime runs a .onnx file: `{providers: [CUDAExecutionProvider], options: {execution_mode: ORT_PARALLEL}}`.
+    """How ONNX Runtime runs a .onnx file.
 
     Attributes:
-        providers: Execution providers, the preferred one first: NAME, or {NAME: {OPTION: VALUE}}.
-        options: Attributes of onnxruntime.SessionOptions; names with a dot are its config entries.
+        providers: Names of execution providers, the preferred one first; without names the device chooses.
+        provider_options: For each provider {OPTION: VALUE}.
+        session: Attributes of onnxruntime.SessionOptions; names with a dot are config entries.
     """
 
-    providers: Annotated[
-        tuple[Any, ...],
+    providers: Annotated[tuple[str, ...], Key(written=list[str], expected="a list of names")] = ()
+    provider_options: Annotated[
+        dict[str, dict[str, Any]],
         Key(
-            written=list[str | dict[str, dict[str, str | int | float | bool]]],
-            expected="a list of names, or of {NAME: {OPTION: VALUE}}",
+            written=dict[str, dict[str, str | int | float | bool]],
+            expected="{NAME: {OPTION: VALUE}} for providers",
         ),
-    ] = ()
-    options: Annotated[
+    ] = {}
+    session: Annotated[
         dict[str, Any],
         Key(written=dict[str, str | int | float | bool], expected="names and values"),
+    ] = {}
+
+
+class OpenVinoSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """How OpenVINO runs a model file.
+
+    Attributes:
+        properties: Properties of the CPU plugin, such as INFERENCE_PRECISION_HINT: bf16.
+    """
+
+    properties: Annotated[
+        dict[str, Any],
+        Key(written=dict[str, str | int | float], expected="properties and their values"),
     ] = {}
 
 
@@ -175,11 +190,12 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
         sequences: Serve sequences of requests, each with a state.
         parameters: The handler's context.parameters.
         pt2: {compile: {enable, backend, mode, dynamic, fullgraph, options}, required}.
+        device: The device of the model; tensorrt and openvino are for .onnx files.
         onnx: The execution providers and session options of ONNX Runtime.
+        openvino: The properties of OpenVINO.
         envelope: How bodies of requests wrap the rows, for handlers whose server has envelopes.
         env: Environment variables of the handler's process.
         python: executor: process, its interpreter, or the folder of its environment.
-        runtime_properties: Properties of the runtime of the model file, such as INFERENCE_PRECISION_HINT: bf16.
         cuda_graphs: Record the launches of a torch model on CUDA and replay them.
         matmul_precision: torch.set_float32_matmul_precision, for the whole process.
         runner: `package.module:NAME` of the class that drives the handler.
@@ -203,8 +219,8 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
         str,
         Key(
             shared=True,
-            pattern="^(auto|cpu|mps|xla|(cuda|xpu)(:[0-9]{1,4}(,[0-9]{1,4}){0,63})?)$",
-            expected="auto, cpu, cuda, cuda:N, cuda:N,M, mps, xpu or xla",
+            pattern="^(auto|cpu|mps|xla|openvino|(cuda|xpu|tensorrt)(:[0-9]{1,4}(,[0-9]{1,4}){0,63})?)$",
+            expected="auto, cpu, cuda, cuda:N, cuda:N,M, tensorrt, openvino, mps, xpu or xla",
         ),
     ] = "auto"
     inputs: tuple[TensorSpec, ...] = ()
@@ -269,16 +285,13 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
         dict[str, Any] | str | None, Key(written=dict[Any, Any] | str, expected="keys and values")
     ] = None
     onnx: Annotated[OnnxSettings, Key()] = OnnxSettings()
+    openvino: Annotated[OpenVinoSettings, Key()] = OpenVinoSettings()
     envelope: Annotated[str | None, Key(shared=True, min_length=1)] = None
     env: Annotated[
         dict[str, str],
         Key(shared=True, written=dict[Any, Any], expected="variables and their values"),
     ] = {}
     python: Annotated[str, Key(shared=True, min_length=1)] = ""
-    runtime_properties: Annotated[
-        dict[str, Any],
-        Key(written=dict[str, str | int | float], expected="properties and their values"),
-    ] = {}
     cuda_graphs: Annotated[bool, Key()] = False
     matmul_precision: Annotated[Precision | None, Key()] = None
     runner: str = "ksrv.handlers.runner:Runner"

@@ -24,7 +24,7 @@ from ksrv.dialects.openvino.json_document import read_json
 from ksrv.dialects.openvino.options import LOADER, OpenVinoOptions
 from ksrv.dialects.openvino.stateful import STATEFUL_HANDLER, read_sequences
 from ksrv.errors import LEADS_OUT
-from ksrv.model.config import ModelConfig, ModelSource, VersionPolicy
+from ksrv.model.config import ModelConfig, ModelSource, OpenVinoSettings, VersionPolicy
 from ksrv.model.fault import ConfigError, Fault, KeyPath
 from ksrv.model.spec import LARGEST_SIZE, Dimension, read_dimension
 from ksrv.repository.entry import ModelEntry, is_model_name
@@ -207,7 +207,7 @@ class _Model:
             device="cpu",
             instances=instances,
             runtime=LOADER,
-            runtime_properties=properties,
+            openvino=OpenVinoSettings(properties=properties),
             dialect=options.mapping(),
             version_policy=self._version_policy(keys.model_version_policy),
         )

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from ksrv.model.config import ModelSource
 
-SPREAD = ("auto", "cuda", "xpu")
+SPREAD = ("auto", "cuda", "tensorrt", "xpu")
 """The values of `device` that name no single device."""
 
 

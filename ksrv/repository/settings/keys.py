@@ -36,6 +36,8 @@ from ksrv.model.config import (
     Cache,
     JoinPolicy,
     ModelConfig,
+    OnnxSettings,
+    OpenVinoSettings,
     Recording,
     StateTensor,
     VersionPolicy,
@@ -297,6 +299,8 @@ class OutputSection(TensorSection):
 
 BatchingSection = section("BatchingSection", JoinPolicy)
 CacheSection = section("CacheSection", Cache)
+OnnxSection = section("OnnxSection", OnnxSettings)
+OpenVinoSection = section("OpenVinoSection", OpenVinoSettings)
 RecordingSection = section("RecordingSection", Recording)
 SequencesSection = section("SequencesSection", SequenceLimits)
 VersionSection = section("VersionSection", VersionPolicy)

@@ -68,7 +68,7 @@ def test_keys_become_options(tmp_path, keys, options):
     ],
 )
 def test_a_plugin_config_becomes_properties(tmp_path, given, properties):
-    assert config_of(tmp_path, plugin_config=given).runtime_properties == properties
+    assert config_of(tmp_path, plugin_config=given).openvino.properties == properties
 
 
 @pytest.mark.parametrize(

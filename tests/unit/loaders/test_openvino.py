@@ -198,9 +198,9 @@ def test_a_handler_decodes_bytes_for_a_file_of_another_input(tmp_path):
 
 def test_properties_are_for_files_of_openvino(tmp_path):
     (tmp_path / "handler.py").write_text(DECODES)
-    yaml = "handler: handler.py\nruntime_properties: {NUM_STREAMS: 1}\n"
+    yaml = "handler: handler.py\nopenvino: {properties: {NUM_STREAMS: 1}}\n"
     (tmp_path / "model.yaml").write_text(yaml)
-    with pytest.raises(LoadFailed, match="runtime_properties: needs a model file"):
+    with pytest.raises(LoadFailed, match="openvino: needs a model file"):
         load_folder(tmp_path)
     (tmp_path / "m.onnx").write_bytes(b"a file")
     (tmp_path / "model.yaml").write_text(f"{yaml}model: m.onnx\n")

@@ -44,7 +44,7 @@ def read_onnx(keys: Keys, report: Report) -> OnnxSettings:
         ConfigError: A value is wrong.
     """
     options = _options(keys, report)
-    providers: list[Any] = []
+    providers: dict[str, dict[str, str]] = {}
     given = keys.optimization or Keys()
     if given.graph and (level := given.graph.level) is not None:
         name = LEVELS.get(level)
@@ -57,12 +57,13 @@ def read_onnx(keys: Keys, report: Report) -> OnnxSettings:
             ("gpu_execution_accelerator", _ON_GPU, on_gpu),
             ("cpu_execution_accelerator", _ON_CPU, accelerators.cpu_execution_accelerator or ()),
         ):
-            providers += _providers((*path, side), known, found, report)
+            providers |= _providers((*path, side), known, found, report)
         # As in Triton, CUDA runs the parts of a model that TensorRT cannot run.
-        if on_gpu and not any("CUDAExecutionProvider" in provider for provider in providers):
-            providers.append({"CUDAExecutionProvider": {}})
+        if on_gpu:
+            providers.setdefault("CUDAExecutionProvider", {})
     note_ignored(given, report)
-    return OnnxSettings(providers=tuple(providers), options=options)
+    given_options = {name: found for name, found in providers.items() if found}
+    return OnnxSettings(providers=tuple(providers), provider_options=given_options, session=options)
 
 
 def note_ignored(given: Keys | None, report: Report, *, all_keys: bool = False) -> None:
@@ -107,9 +108,9 @@ def _providers(
     known: dict[str, str],
     found: Sequence[Keys],
     report: Report,
-) -> list[dict[str, dict[str, str]]]:
+) -> dict[str, dict[str, str]]:
     """Return the providers for the execution accelerators of one kind of device, with their options."""
-    providers = []
+    providers = {}
     for index, accelerator in enumerate(found):
         name = accelerator.name or ""
         if name not in known:
@@ -129,7 +130,7 @@ def _providers(
                 options |= _PRECISIONS[entry.value]
             else:
                 options[_OF_TENSORRT.get(entry.key, entry.key)] = entry.value
-        providers.append({known[name]: options})
+        providers[known[name]] = options
         shown = report.applied.setdefault("optimization.execution_accelerators", "")
         report.applied["optimization.execution_accelerators"] = ", ".join(
             filter(None, (shown, known[name]))
