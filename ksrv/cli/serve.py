@@ -63,7 +63,6 @@ def _metavar(field: Field) -> str | None:
     if field.key in SIZE_KEYS:
         return "SIZE"
     kind = get_args(field.type)[0] if get_origin(field.type) is Annotated else field.type
-    kind = get_args(kind)[0] if get_origin(kind) is Annotated else kind
     if kind is float:
         return "N" if field.key in RATES else "SECONDS"
     return "N" if kind is int else None

@@ -12,7 +12,6 @@ import json
 import lzma
 import os
 import re
-import shutil
 import stat
 import struct
 import tarfile
@@ -166,12 +165,12 @@ def open_archive(
         return held
     folder = new_folder(default_cache() if cache is None else cache, digest)
     try:
-        unpack(path, folder, limits or ArchiveLimits())
+        unpack(path, folder.path, limits or ArchiveLimits())
     except BaseException:
-        shutil.rmtree(folder, ignore_errors=True)
+        folder.remove()
         raise
-    hold(path, digest, folder)
-    return folder
+    hold(path, folder)
+    return folder.path
 
 
 def read_manifest(folder: Path) -> Manifest:

@@ -19,21 +19,26 @@ from pathlib import Path
 log = logging.getLogger("ksrv.repository")
 
 YOUNG_SECONDS = 60
-"""Younger folders without a lock are kept, because a process may still unpack into them; it locks them afterwards."""
+"""Younger folders without a lock are kept, because a process may have made one and not locked it yet."""
 
 _NAME = re.compile(r"[0-9a-f]{64}-.*")
 
 
 @dataclass(frozen=True, slots=True)
-class _Held:
+class LockedFolder:
     """The folder of an archive, and the descriptor whose lock keeps it."""
 
     digest: str
-    folder: Path
+    path: Path
     descriptor: int
 
+    def remove(self) -> None:
+        """Remove the folder, because the archive could not be unpacked."""
+        shutil.rmtree(self.path, ignore_errors=True)
+        os.close(self.descriptor)
 
-_held: dict[Path, _Held] = {}  # by the path of the archive
+
+_held: dict[Path, LockedFolder] = {}  # by the path of the archive
 
 
 def held_folder(archive: Path, digest: str) -> Path | None:
@@ -43,24 +48,25 @@ def held_folder(archive: Path, digest: str) -> Path | None:
         digest: The SHA-256 of the archive as it is now.
     """
     held = _held.get(archive)
-    if held is None or held.digest != digest or not held.folder.is_dir():
+    if held is None or held.digest != digest or not held.path.is_dir():
         return None
-    return held.folder
+    return held.path
 
 
-def new_folder(home: Path, digest: str) -> Path:
+def new_folder(home: Path, digest: str) -> LockedFolder:
     """Make an empty folder for an archive, after removing the folders of processes that have ended."""
     home.mkdir(parents=True, exist_ok=True)
     remove_abandoned(home)
-    return Path(tempfile.mkdtemp(prefix=f"{digest}-", dir=home))
-
-
-def hold(archive: Path, digest: str, folder: Path) -> None:
-    """Keep the folder of an archive while this process lives."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    path = Path(tempfile.mkdtemp(prefix=f"{digest}-", dir=home))
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     fcntl.flock(descriptor, fcntl.LOCK_SH)
+    return LockedFolder(digest, path, descriptor)
+
+
+def hold(archive: Path, folder: LockedFolder) -> None:
+    """Keep the folder of an archive while this process lives."""
     # If the archive has changed, the lock on its earlier folder stays, because the old model may still be served.
-    _held[archive] = _Held(digest, folder, descriptor)
+    _held[archive] = folder
 
 
 def remove_abandoned(home: Path) -> None:

@@ -168,7 +168,7 @@ def _status(text: str) -> str:
         return status_line(HTTPStatus.OK)
     if not _STATUS.fullmatch(text):
         log.warning(
-            "a handler set the invalid response status %.64r; 500 is sent instead: set a number from 100 to 599",
+            "a handler set the invalid response status %.64r; 500 is sent instead: set a number from 200 to 599",
             text,
         )
         return status_line(HTTPStatus.INTERNAL_SERVER_ERROR)

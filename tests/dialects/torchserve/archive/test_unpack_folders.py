@@ -5,7 +5,10 @@ import subprocess
 import sys
 import time
 
-from ksrv.dialects.torchserve.archive.archive import open_archive
+import pytest
+
+from ksrv.dialects.torchserve.archive import archive
+from ksrv.dialects.torchserve.archive.archive import ArchiveError, open_archive
 from ksrv.dialects.torchserve.archive.unpack_folders import YOUNG_SECONDS, remove_abandoned
 from tests.dialects.torchserve.archive.test_archive import FILES, write_zip
 
@@ -55,6 +58,25 @@ def test_folder_of_a_living_process_stays_until_it_ends(tmp_path):
         process.kill()
     remove_abandoned(tmp_path / "home")
     assert not place.exists()
+
+
+def test_folder_stays_while_an_archive_is_unpacked_for_longer_than_a_minute(tmp_path, monkeypatch):
+    def slow(path, folder, limits):
+        age(folder, YOUNG_SECONDS + 5)
+        remove_abandoned(tmp_path / "home")
+        unpack(path, folder, limits)
+
+    unpack = archive.unpack
+    monkeypatch.setattr(archive, "unpack", slow)
+    write_zip(tmp_path / "slow.mar", FILES)
+    assert (archive.open_archive(tmp_path / "slow.mar", tmp_path / "home") / "MAR-INF").is_dir()
+
+
+def test_folder_of_a_damaged_archive_is_removed(tmp_path):
+    (tmp_path / "broken.mar").write_bytes(b"PK\x03\x04 and no more")
+    with pytest.raises(ArchiveError, match=r"broken\.mar"):
+        archive.open_archive(tmp_path / "broken.mar", tmp_path / "home")
+    assert list((tmp_path / "home").iterdir()) == []
 
 
 def test_changes_of_a_handler_reach_no_other_process(tmp_path):
