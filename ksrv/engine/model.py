@@ -166,7 +166,7 @@ class ModelVersion(InstanceHost):
         self.padding = RowPadding(spec)
         split = bool(self.config.batching and self.config.batching.split)
         self.validator = RequestValidator(
-            spec, self.images, split=split, apart=self.sequences is None
+            spec, self.images, split=split, decodes_apart=self.sequences is None
         )
         if self.config.record is not None:
             self.recording = ModelRecording(self.config.record, spec, self._count_record)
@@ -290,7 +290,13 @@ class ModelVersion(InstanceHost):
             end = min(start + most, rows)
             part = rows_of(request, start, end)
             handle = QueuedRequest(
-                part, end - start, batch_key, request.priority, deadline, bytes_of(part), False
+                part,
+                end - start,
+                batch_key,
+                request.priority,
+                deadline,
+                bytes_of(part),
+                counted=False,  # the whole request is counted
             )
             pushed = self.queue.push(handle)
             if pushed != native.OK:

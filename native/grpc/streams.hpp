@@ -20,7 +20,7 @@ struct CallCounts {
     std::atomic<uint32_t> open{0};
     std::atomic<uint32_t> unfinished{0};   // calls whose first message is incomplete
     std::atomic<uint32_t> undelivered{0};  // calls whose complete answer waits for the client
-    std::atomic<uint64_t> idle_since_ns{0};
+    std::atomic<uint64_t> idle_since_ns{0};  // when the last open call ended, or the connection began
 };
 
 // The rest of an answer after the offered bytes: more bytes, the trailers, or nothing.
@@ -35,13 +35,13 @@ class Streams final {
     void answer(Call *call) noexcept;
     // Enforces the time limits of all calls.
     void look_at_calls() noexcept;
-    // Drops half of the undelivered answers, the oldest first.
+    // If the server has too many undelivered answers: drops half of this connection's, the oldest first.
     void end_undelivered() noexcept;
-    // Ends half of the calls whose message does not arrive, the oldest first.
+    // If too many calls of the server wait for their message: ends half of this connection's, the oldest first.
     void end_unfinished() noexcept;
     void close_all() noexcept;
-    // The address in their message's block for the next bytes of a DATA frame, and how many. Null unless they may be
-    // received directly into the block.
+    // The place of the next bytes of a DATA frame in the block of their message, and how many follow. Null unless they
+    // may be received there directly.
     unsigned char *place_of_data(size_t *length) noexcept;
     // Lets the peer send more on a stream, unless its messages must wait.
     void open_window(Call *call) noexcept;
@@ -89,6 +89,7 @@ class Streams final {
     // ---- answer_call.cpp ----
     // How many bytes of the answer, at most `most`, can be sent now. 0 with Following::more: none yet.
     size_t offer(Call *call, size_t most, Following *following) noexcept;
+    // Moves bytes that `offer` promised to the outgoing bytes.
     bool take(Call *call, size_t length, http2::OutgoingBytes *out) noexcept;
     void answer_over(Call *call) noexcept;  // all of the answer was passed to the socket
     void begin_answer(Call *call, bool empty) noexcept;

@@ -13,7 +13,7 @@ namespace ksrv {
 
 namespace {
 
-constexpr unsigned char SIGNATURE[PROXY_SIGNATURE + 1] = "\r\n\r\n\0\r\nQUIT\n";
+constexpr unsigned char SIGNATURE[PROXY_SIGNATURE_BYTES + 1] = "\r\n\r\n\0\r\nQUIT\n";
 constexpr char WORD[] = "PROXY ";
 constexpr size_t WORD_LENGTH = sizeof WORD - 1;
 constexpr char BAD_LINE[] = "the header's line is not PROXY, a protocol, two addresses and two ports";
@@ -124,13 +124,13 @@ ProxyVerdict read_line(const unsigned char *data, size_t filled, ProxySource *so
 }
 
 ProxyVerdict read_binary(const unsigned char *data, size_t filled, ProxySource *source) noexcept {
-    if (filled < PROXY_V2_HEAD) return ProxyVerdict::incomplete;
+    if (filled < PROXY_V2_HEAD_BYTES) return ProxyVerdict::incomplete;
     const unsigned version = data[12] >> 4, command = data[12] & 15u;
     const unsigned family = data[13] >> 4, protocol = data[13] & 15u;
     const size_t length = static_cast<size_t>(data[14]) << 8 | data[15];
     if (version != 2) return refuse(source, "the header's version is not 2");
     if (command > 1) return refuse(source, "the header's command is neither LOCAL nor PROXY");
-    if (PROXY_V2_HEAD + length > PROXY_HEADER_MOST) return refuse(source, "the header is longer than 4096 bytes");
+    if (PROXY_V2_HEAD_BYTES + length > PROXY_HEADER_MOST) return refuse(source, "the header is longer than 4096 bytes");
     const bool names_client = command == 1;           // otherwise LOCAL: the connection is the proxy's
     const bool known = family != 0 || protocol != 0;  // otherwise UNSPEC
     if (names_client && known) {
@@ -138,10 +138,10 @@ ProxyVerdict read_binary(const unsigned char *data, size_t filled, ProxySource *
         const size_t needed = family == 1 ? 12u : family == 2 ? 36u : 216u;  // IPv4, IPv6, unix (section 2.2)
         if (length < needed) return refuse(source, "the header is too short for the addresses of its protocol");
     }
-    if (filled < PROXY_V2_HEAD + length) return ProxyVerdict::incomplete;
-    source->length = PROXY_V2_HEAD + length;
+    if (filled < PROXY_V2_HEAD_BYTES + length) return ProxyVerdict::incomplete;
+    source->length = PROXY_V2_HEAD_BYTES + length;
     if (!names_client) return ProxyVerdict::whole;
-    const unsigned char *const block = data + PROXY_V2_HEAD;
+    const unsigned char *const block = data + PROXY_V2_HEAD_BYTES;
     if (!known || family == 3) {
         set_unknown_peer(source);  // a client on a unix socket has no address either
     } else if (family == 1) {
@@ -177,8 +177,8 @@ ProxyVerdict read_proxy_header(const unsigned char *data, size_t filled, ProxyVe
     *source = ProxySource{};
     if (filled == 0) return ProxyVerdict::incomplete;
     if (accepts(accepted, ProxyVersions::v2) &&
-        memcmp(data, SIGNATURE, std::min(filled, PROXY_SIGNATURE)) == 0)
-        return filled < PROXY_SIGNATURE ? ProxyVerdict::incomplete : read_binary(data, filled, source);
+        memcmp(data, SIGNATURE, std::min(filled, PROXY_SIGNATURE_BYTES)) == 0)
+        return filled < PROXY_SIGNATURE_BYTES ? ProxyVerdict::incomplete : read_binary(data, filled, source);
     if (accepts(accepted, ProxyVersions::v1) && memcmp(data, WORD, std::min(filled, WORD_LENGTH)) == 0)
         return filled < WORD_LENGTH ? ProxyVerdict::incomplete : read_line(data, filled, source);
     return ProxyVerdict::absent;

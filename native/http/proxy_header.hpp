@@ -17,8 +17,10 @@ namespace ksrv {
 
 // The longest line of version 1, including its CRLF (section 2.1).
 constexpr size_t PROXY_LINE_MOST = 107;
-constexpr size_t PROXY_SIGNATURE = 12, PROXY_V2_HEAD = 16;
-// The longest accepted header of version 2: addresses and type-length-values. It fits one TCP segment (section 2.2).
+// Lengths in version 2: of the signature, and of the fixed part, which begins with the signature.
+constexpr size_t PROXY_SIGNATURE_BYTES = 12, PROXY_V2_HEAD_BYTES = 16;
+// The longest accepted header of version 2: addresses and type-length-values. Senders write shorter headers, which fit
+// one TCP segment (section 2.2).
 constexpr size_t PROXY_HEADER_MOST = 4096;
 
 enum class ProxyVersions : uint8_t { off = 0, v1 = 1, v2 = 2, both = 3 };

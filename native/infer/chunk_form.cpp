@@ -36,7 +36,7 @@ void put_string(std::string *out, const unsigned char *text, std::size_t length)
     out->push_back('"');
 }
 
-// The key of a protobuf field of bytes, and their number.
+// The key of a protobuf field of bytes, and its length as a varint.
 std::string field_prefix(char key, std::uint64_t length) {
     std::string prefix(1, key);
     for (; length > 0x7F; length >>= 7) prefix.push_back(static_cast<char>(length | 0x80));
@@ -61,6 +61,7 @@ void ChunkForm::put(std::string *out, const unsigned char *data, std::size_t len
         TextWriter writer(value.data(), value.size());
         put_numbers(writer, datatype, data, count);
         value.resize(writer.length());
+        // A lone number, without the brackets of `put_numbers`.
         if (kind == ChunkKind::json_value) value = value.substr(1, value.size() - 2);
     }
     out->append(pieces[0]);

@@ -6,6 +6,6 @@ from ksrv._native.images.convert_pixels cimport Conversion
 
 
 cdef class RowPlan:
-    cdef JpegRow job
+    cdef JpegRow job  # what all pictures of a size share; copied for each picture
     cdef Conversion conversion
-    cdef tuple shape
+    cdef tuple shape  # of a row

@@ -122,6 +122,7 @@ cdef class WorkerRing(SharedMemory):
         if self.ring == NULL:
             raise OSError(errno, f"the memory for batches: {os.strerror(errno)}")
         self.channel = fcntl.fcntl(channel, fcntl.F_DUPFD_CLOEXEC, 0)
+        # Larger bodies are in a memfd from now on, which can be lent to the process.
         process_pool().lendable_above.store(RING_LARGE_BYTES)
 
     def __dealloc__(self):
@@ -257,7 +258,10 @@ cdef class ProcessRing(SharedMemory):
             self.inputs.append((name, datatype, DTYPES[<int>code], tuple(tail)))
 
     def begin_call(self, object batch, after_calls: Callable[[], None]) -> int | None:
-        """Return the channel number of the running batch, or None if `batch` is not running.
+        """Note that the running batch calls another model.
+
+        Returns:
+            The number of the batch in messages, or None if `batch` is not running.
 
         Args:
             after_calls: Called after the batch has run, before it is answered.
@@ -351,7 +355,7 @@ cdef class ProcessRing(SharedMemory):
         )
         batch.tensors = {}
         at = head.first_row
-        if head.large:  # the rows are in a large slot
+        if head.large:  # the rows are in the large slot `head.large - 1`
             leased = self.ring.receive(head.large - 1)
             if leased == NULL:
                 raise ValueError(f"the ring has no large slot {head.large}")

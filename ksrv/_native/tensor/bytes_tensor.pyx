@@ -72,7 +72,7 @@ cdef str _explain(const ElementFault *fault, uint64_t count, str name):
             f"element {fault.index} claims {fault.claimed} bytes at offset {fault.offset}, "
             f"{fault.remaining} remain)"
         )
-    if count > 1:
+    if count > 1:  # one element has no list of sizes
         reason += (
             "; accepted are elements that each have a 4-byte little-endian length in front, or "
             "bare elements one after the other with their sizes in 'binary_data_size', "

@@ -234,7 +234,7 @@ class Link:
         if length > INLINE_PAYLOAD_BYTES:
             block = self.lease(length)
             memoryview(block)[:length] = payload
-            self.can_send(block)
+            self.can_send(block)  # lends the block, unless it is a slot
             spilled = Part(len(blocks), 0, length)
             payload, blocks = EMPTY.payload, [*blocks, block]
         message = _Message(kind, batch_number, msgspec.Raw(payload), spilled)

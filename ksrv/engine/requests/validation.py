@@ -69,7 +69,7 @@ class RequestValidator:
         spec: The version's description, completed by its loader.
         images: How the images of each image input are prepared, by input name.
         split: Whether a request with more rows than a batch may be split.
-        apart: Whether slow images are decoded on a separate thread.
+        decodes_apart: Whether slow images are decoded on a separate thread.
     """
 
     def __init__(
@@ -78,11 +78,11 @@ class RequestValidator:
         images: dict[str, ImagePreparer] | None = None,
         *,
         split: bool = False,
-        apart: bool = True,
+        decodes_apart: bool = True,
     ) -> None:
         self.spec = spec
         self.split = split
-        self._decodes_apart = apart
+        self._decodes_apart = decodes_apart
         declared = () if spec.accepts_any_inputs else spec.inputs
         self._inputs = {entry.name: _input(entry, (images or {})) for entry in declared}
         self._outputs = {entry.name for entry in spec.outputs}

@@ -83,7 +83,7 @@ class ChunkStream:
         read: Makes tensors of a chunk.
         batch: Returns the batch object that the handler uses, in which the handler ends rows and fails requests; None
             before the handler has it.
-        fail: Fails the request of an index.
+        fail: Notes in `batch.failures` that the request of an index has failed.
         waits: Whether sending a chunk waits for slow clients; False in an event loop, which must not block.
     """
 
@@ -105,8 +105,8 @@ class ChunkStream:
     def __post_init__(self) -> None:
         self._emit = self.inputs.emit
         self._send = self._emit if self.waits or self._emit is None else self._emit.offer
-        explains = self._emit is None or self.inputs.explain
-        self._writer = None if explains else self._emit.writer
+        # It writes chunks in the form of the declared outputs, which an explanation does not have.
+        self._writer = None if self._emit is None or self.inputs.explain else self._emit.writer
         self._joined = [JoinedChunks(self.outputs) for _ in self.inputs.requests]
 
     def take(self, chunk: Any) -> bool:
@@ -119,8 +119,9 @@ class ChunkStream:
             KsrvError: The chunk does not fit the batch.
         """
         if self._writer is not None:
+            # Clients that still listen; -1 if the chunk was not written, because Python must read it.
             listening = self._writer.write(chunk)
-            if listening == len(self._joined) and not self._has_news():
+            if listening == len(self.inputs.requests) and not self._has_news():
                 return True
             if listening >= 0:
                 return self._send_ended_rows()
@@ -138,11 +139,11 @@ class ChunkStream:
                 self._emitted = True
                 self._send(made)
         if self._emit is None:
-            return len(self._refused) < len(self._joined)
+            return len(self._refused) < len(self.inputs.requests)
         return self._send_ended_rows()
 
     def _has_news(self) -> bool:
-        """Tell whether a row has ended, or the handler has failed a request, since the last look."""
+        """Tell whether the handler has ended rows or failed requests, or another row has ended since the last look."""
         batch = self.batch()
         if batch is not None and (batch.ended_rows or batch.failures):
             return True
@@ -159,7 +160,7 @@ class ChunkStream:
             if made.parts is not None:
                 first, end = made.parts[index]
                 tensors = made.tensors[first:end]
-            elif len(self._joined) == 1:
+            elif len(self.inputs.requests) == 1:
                 tensors = made.tensors
             else:
                 tensors = [tensor.rows(rows.start, rows.stop) for tensor in made.tensors]
@@ -216,7 +217,11 @@ class ChunkStream:
         self._ended_rows.add(row)
 
     def row_failed(self, row: int, error: BaseException) -> None:
-        """Fail the request of a row whose generator raised."""
+        """Fail the request of a row whose generator raised.
+
+        If the requests stream, `_send_ended_rows` sends the failure and ends the other rows of the request. Otherwise
+        the other rows run on.
+        """
         requests = enumerate(self.inputs.requests)
         self.fail(next(index for index, part in requests if row < part.slice.stop), error)
         self._ended_rows.add(row)
@@ -248,7 +253,7 @@ class ChunkStream:
             except StreamNeeded as error:
                 self._refuse(index, error)
             parts[index] = (first, len(tensors))
-        return ExecutorOutputs(tensors, parts=parts if len(self._joined) > 1 else None)
+        return ExecutorOutputs(tensors, parts=parts if len(self.inputs.requests) > 1 else None)
 
 
 class JoinedChunks:
@@ -257,7 +262,8 @@ class JoinedChunks:
     def __init__(self, outputs: Sequence[TensorSpec] = ()) -> None:
         self._outputs = outputs
         self._texts: dict[str, list[list[Element]]] = {}
-        self._single: list[Tensor] = []
+        # The first tensor of each output, in order. `_texts` has the texts of all chunks.
+        self._first: list[Tensor] = []
         self._count = 0
 
     def add(self, tensors: list[Tensor], absent: set[int]) -> None:
@@ -281,12 +287,12 @@ class JoinedChunks:
                 )
             if not isinstance(tensor.data, list):
                 kept = Tensor(tensor.name, tensor.datatype, tensor.shape, tensor.data.copy())
-                self._single.append(kept)
+                self._first.append(kept)
                 continue
             texts = self._texts.setdefault(tensor.name, [])
             if not texts:
                 texts += [[] for _ in tensor.data]
-                self._single.append(tensor)
+                self._first.append(tensor)
             if len(texts) != len(tensor.data):
                 raise StreamNeeded(
                     f"the output {quote(tensor.name)} is a stream of texts whose number changes from "
@@ -308,7 +314,7 @@ class JoinedChunks:
             if not texts or len(texts) != len(empty):
                 raise StreamNeeded(f"the stream that answers the request is empty; {_ASK}")
             return texts
-        return [self._join(tensor) for tensor in self._single]
+        return [self._join(tensor) for tensor in self._first]
 
     def _join(self, tensor: Tensor) -> Tensor:
         if tensor.name not in self._texts:

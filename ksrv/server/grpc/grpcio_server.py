@@ -81,6 +81,7 @@ class GrpcioCall(StoredCall):
         path: The method's path.
         message: The received message; empty before.
         request_id: The call's id, which is sent to the client.
+        blocks, may_run: See `InferCall`. The call's thread waits in `_serve`, and may run the request itself.
         sampled: Always False. Only a fast path chooses requests for recording; otherwise the recording chooses.
     """
 
@@ -246,7 +247,7 @@ class GrpcioServer:
 
         Args:
             grace: Seconds after which the remaining calls are cancelled.
-            replaced: Whether another worker listens on the port.
+            replaced: Whether another worker listens on the port; makes no difference here.
         """
         if self._server is None or self._stopped is not None:
             return
@@ -290,6 +291,7 @@ class GrpcioServer:
         """Yield the answers of a call: one for a unary call, any number for a stream."""
         if method.stream is not None:
             with permitted(method, call):
+                # grpcio has no limit for idle streams and late messages, so `Source` gets no functions for them.
                 yield from method.stream(lambda *_: self._source(method, messages), call)
             return
         for received in messages:

@@ -43,6 +43,9 @@ def gunicorn_options(settings: ServerSettings) -> dict[str, Any]:
 class Certificates:
     """The files of TLS as they were read; a change on disk has no effect before they are read again.
 
+    Args:
+        config: The configuration of gunicorn.
+
     Raises:
         SettingsError: One cannot be read, is no certificate or key, or does not fit the other.
 
@@ -141,6 +144,7 @@ class Certificates:
                     asks=rules.verify_mode != ssl.CERT_NONE,
                     demands=rules.verify_mode == ssl.CERT_REQUIRED,
                     verify_flags=int(rules.verify_flags),
+                    # "No bound" is negative in Python, and 0 in OpenSSL.
                     least_version=max(0, rules.minimum_version),
                     most_version=max(0, rules.maximum_version),
                     ciphers=":".join([f"@SECLEVEL={rules.security_level}", *ciphers]),

@@ -86,7 +86,11 @@ class Attacks(BaseHandler):
         maps = Path("/proc/self/maps").read_text().splitlines()
         (inode,) = {line.split()[4] for line in maps if "ksrv-ring" in line}
         for path in Path(f"/proc/{os.getppid()}/fd").iterdir():
-            if "ksrv-ring" in os.readlink(path) and str(os.stat(path).st_ino) == inode:
+            try:
+                is_ring = "ksrv-ring" in os.readlink(path) and str(os.stat(path).st_ino) == inode
+            except FileNotFoundError:  # the worker has closed it meanwhile
+                continue
+            if is_ring:
                 fd = os.open(path, os.O_RDWR)
                 way, start, size = ctypes.c_int(3), ctypes.c_long(0), ctypes.c_long(1 << 20)
                 if ctypes.CDLL(None).fallocate(fd, way, start, size):

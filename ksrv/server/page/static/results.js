@@ -7,12 +7,12 @@ import { bars, boxes, files, heat, labelOf, mask, numbers, pixels, texts } from 
 const BEST = 5;
 const SHOWN_ROWS = 16;
 
-const is = (tensor, rank) => tensor !== undefined && tensor.shape.length === rank;
+const hasRank = (tensor, rank) => tensor !== undefined && tensor.shape.length === rank;
 const isNumbers = (tensor) => tensor.datatype !== "BYTES";
 
 /** The tensor of a row whose name says what it is, in the wanted rank. */
 const byName = (tensors, pattern, rank) =>
-  tensors.find((tensor) => pattern.test(tensor.name) && is(tensor, rank));
+  tensors.find((tensor) => pattern.test(tensor.name) && hasRank(tensor, rank));
 
 const best = (entries) => entries.sort((one, other) => other.score - one.score).slice(0, BEST);
 
@@ -33,17 +33,17 @@ function namedClasses(tensors, labels) {
 
 /** A score for each class. */
 function scores(tensor, labels) {
-  if (!is(tensor, 1) || !isFloat(tensor.datatype) || tensor.shape[0] < 2) return null;
+  if (!hasRank(tensor, 1) || !isFloat(tensor.datatype) || tensor.shape[0] < 2) return null;
   return best(Array.from(tensor.values, (score, place) => ({ label: labelOf(labels, place), score })));
 }
 
 /** Boxes with their scores and classes; boxes beyond `count`, or of class -1, are fill. */
 function detections(tensors, labels) {
-  const box = tensors.find((one) => is(one, 2) && one.shape[1] === 4 && isFloat(one.datatype) &&
+  const box = tensors.find((one) => hasRank(one, 2) && one.shape[1] === 4 && isFloat(one.datatype) &&
     /box|rect|bbox|det/i.test(one.name));
   if (box === undefined) return null;
   const score = byName(tensors, /score|conf|prob/i, 1);
-  const label = tensors.find((one) => /label|class|name/i.test(one.name) && is(one, 1));
+  const label = tensors.find((one) => /label|class|name/i.test(one.name) && hasRank(one, 1));
   const filled = byName(tensors, /count|num/i, 0);
   const found = [];
   const count = Math.min(box.shape[0], filled ? Number(filled.values[0]) : Infinity);
@@ -62,7 +62,7 @@ function detections(tensors, labels) {
 
 /** OpenVINO's detectors: [1, N, 7] of image, class, score and a box from 0 to 1. */
 function openvinoDetections(tensor, labels) {
-  if (!is(tensor, 3) || tensor.shape[2] !== 7 || !isFloat(tensor.datatype)) return null;
+  if (!hasRank(tensor, 3) || tensor.shape[2] !== 7 || !isFloat(tensor.datatype)) return null;
   const found = [];
   for (let place = 0; place < tensor.shape[1]; place += 1) {
     const [image, kind, score, ...box] = tensor.values.slice(place * 7, place * 7 + 7);
@@ -72,7 +72,7 @@ function openvinoDetections(tensor, labels) {
   return found;
 }
 
-/** The JSON answers of TorchServe's handlers: an object of scores, or a list of boxes. */
+/** The JSON answers of TorchServe's handlers: an object {LABEL: score}, or a list of {LABEL: box, score}. */
 function fromJson(tensor) {
   if (tensor.datatype !== "BYTES" || tensor.values.length !== 1 || fileType(tensor)) return {};
   let parsed;
@@ -129,15 +129,16 @@ export function viewsOf(tensors, labels, picture) {
   if (found !== null) add("boxes", () => boxes(found, picture));
   for (const tensor of tensors) {
     const { name, datatype, shape } = tensor;
-    const flat = is(tensor, 3) && shape[2] === 1 && picture ? { ...tensor, shape: shape.slice(0, 2) } : tensor;
-    const plane = is(flat, 2) && shape[0] > 3 && shape[1] > 4;
+    const flat = hasRank(tensor, 3) && shape[2] === 1 && picture ? { ...tensor, shape: shape.slice(0, 2) } : tensor;
+    // Smaller planes are lists of numbers, such as boxes, and no pictures.
+    const plane = hasRank(flat, 2) && shape[0] > 3 && shape[1] > 4;
     const listed = openvinoDetections(tensor, labels);
     if (listed !== null) add(`${name} as boxes`, () => boxes(listed, picture));
     else if (plane && isNumbers(tensor) && !isFloat(datatype)) {
       add(name === "mask" ? "mask" : `${name} as mask`, () => mask(flat, labels, picture));
-    } else if (datatype === "UINT8" && is(tensor, 3) && [1, 3, 4].includes(shape[2])) {
+    } else if (datatype === "UINT8" && hasRank(tensor, 3) && [1, 3, 4].includes(shape[2])) {
       add(`${name} as picture`, () => pixels(tensor));
-    } else if (picture && is(tensor, 3) && isFloat(datatype) && shape[0] > 1 && shape[1] > 4 && shape[2] > 4) {
+    } else if (picture && hasRank(tensor, 3) && isFloat(datatype) && shape[0] > 1 && shape[1] > 4 && shape[2] > 4) {
       add(`${name} as mask`, () => mask(likeliest(tensor), labels, picture));
     }
   }
@@ -149,7 +150,7 @@ export function viewsOf(tensors, labels, picture) {
     if (entries) add(`${tensor.name} as classes`, () => bars(entries));
     const graded = found === null && classes === null && (picture || labels) ? scores(tensor, labels) : null;
     if (graded) add(`${tensor.name} as classes`, () => bars(graded));
-    if (picture && is(tensor, 2) && isFloat(tensor.datatype) && tensor.shape[0] > 4 && tensor.shape[1] > 4) {
+    if (picture && hasRank(tensor, 2) && isFloat(tensor.datatype) && tensor.shape[0] > 4 && tensor.shape[1] > 4) {
       add(`${tensor.name} as heat map`, () => heat(tensor, picture));
     }
   }

@@ -4,6 +4,7 @@ import contextlib
 import os
 import subprocess
 import sys
+import tempfile
 import uuid
 from pathlib import Path
 
@@ -474,19 +475,23 @@ print(call("/v2/models/double/infer", {**document, "parameters": {"custom": 1}})
 """
 
 
-def test_unix_socket_callers_need_rights_on_the_memory(repository, region, tmp_path):
+def test_unix_socket_callers_need_rights_on_the_memory(repository, region):
     """The owner of the memory, or who may read and write it by its mode; nobody borrows the server's rights."""
     if os.geteuid() != 0:
         pytest.skip("only root can call as another user")
     key, _, memory = region(64)
-    socket_path = tmp_path / "http.sock"
-    grpc_path = tmp_path / "grpc.sock"
-    for folder in (tmp_path, *tmp_path.parents):
-        if folder.stat().st_uid == os.geteuid() and folder != Path("/"):
-            folder.chmod(folder.stat().st_mode | 0o111)
-    with Server(
-        repository, http=f"unix:{socket_path}", grpc=f"unix:{grpc_path}", allow_shared_memory=True
-    ) as running:
+    # Not below `tmp_path`: pytest closes its folder to other users whenever a run of pytest begins.
+    with (
+        tempfile.TemporaryDirectory(prefix="ksrv-sockets-") as place,
+        Server(
+            repository,
+            http=f"unix:{place}/http.sock",
+            grpc=f"unix:{place}/grpc.sock",
+            allow_shared_memory=True,
+        ) as running,
+    ):
+        Path(place).chmod(0o711)
+        socket_path, grpc_path = Path(place, "http.sock"), Path(place, "grpc.sock")
         socket_path.chmod(0o777)
 
         def statuses(uid, mode):

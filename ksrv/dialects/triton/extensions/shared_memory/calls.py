@@ -43,6 +43,7 @@ class RegisterResource:
 
     def on_post(self, req: falcon.Request, resp: falcon.Response, region: str) -> None:
         """Register a region."""
+        # The region is opened with the rights of this user.
         user = self._memory.memory_user(rest_user(self._access, req.env))
         wanted = read_document(self._reader(req), RegisterRequest)
         self._memory.regions.register(region, wanted.key, wanted.offset, wanted.byte_size, user)
@@ -50,6 +51,7 @@ class RegisterResource:
 
 
 def _unregister(regions: Regions, document: object, region: str = "") -> dict[str, Any]:
+    """Unregister a region, or all regions if no name is given."""
     regions.unregister(region)
     return {}
 
@@ -66,13 +68,13 @@ def add_routes(
     app: "falcon.App[Any, Any]", memory: ServerMemory, reader: DocumentReader, access: Access
 ) -> None:
     """Add the REST routes to an app."""
-    cuda = JsonResource(None, lambda document, region: _refuse_cuda(region), reader)
+    cuda = JsonResource(post=lambda document, region: _refuse_cuda(region), read_document=reader)
     for prefix, known, register in (
         ("/v2/systemsharedmemory", memory.regions, RegisterResource(memory, reader, access)),
-        ("/v2/cudasharedmemory", Regions(0, "cuda"), cuda),
+        ("/v2/cudasharedmemory", Regions(most=0, kind="cuda"), cuda),
     ):
         status = JsonResource(lambda region="", known=known: known.status(region))
-        unregister = JsonResource(None, partial(_unregister, known), reader)
+        unregister = JsonResource(post=partial(_unregister, known), read_document=reader)
         for path, resource in (
             ("/status", status),
             ("/region/{region}/status", status),
@@ -97,7 +99,9 @@ def calls(memory: ServerMemory | None, access: Access) -> dict[str, Behavior]:
 
     return {
         **_calls("System", memory.regions, register),
-        **_calls("Cuda", Regions(0, "cuda"), lambda request, call: _refuse_cuda(request.name)),
+        **_calls(
+            "Cuda", Regions(most=0, kind="cuda"), lambda request, call: _refuse_cuda(request.name)
+        ),
     }
 
 
