@@ -30,20 +30,35 @@ _POLL_SECONDS = 0.2
     help="Models to load at the same time.",
 )
 @click.option(
+    "--sample",
+    "samples",
+    multiple=True,
+    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    help="Run this file as a request, as `warmup:` would, and say by how much its answers differ: run twice, in a "
+    "batch of 8, padded, and in the other executor. May be repeated; needs PATHS with one model.",
+)
+@click.option(
     "--log-level",
     type=click.Choice(["debug", "info", "warning", "error"]),
     default="warning",
     show_default=True,
     help="Lowest level to log, on stderr.",
 )
-def check(paths: tuple[Path, ...], as_json: bool, parallel_loads: int, log_level: str) -> None:
+def check(
+    paths: tuple[Path, ...],
+    as_json: bool,
+    parallel_loads: int,
+    samples: tuple[Path, ...],
+    log_level: str,
+) -> None:
     """Load and warm up the models at PATHS, and report the models that fail.
 
     PATHS are as for `ksrv serve`. The command starts no server.
 
-    The exit status is 0 if every model is ready and warm, 1 if one is not, and 2 if a path holds no
-    model.
+    The exit status is 0 if every model is ready and warm, 1 if one is not, or if answers to a --sample differ by more
+    than 0.001, relative and absolute, and 2 if a path holds no model.
     """
+    from ksrv.cli.sample_answers import compare_answers
     from ksrv.dialects.registry import formats
     from ksrv.engine.engine import Engine, EngineSettings
     from ksrv.repository.layout import Repository, RepositoryError
@@ -65,15 +80,21 @@ def check(paths: tuple[Path, ...], as_json: bool, parallel_loads: int, log_level
         raise click.exceptions.Exit(2) from error
     try:
         found = _results(engine)
+        if samples:
+            if len(found) != 1:
+                raise click.UsageError(f"--sample is for one model, and PATHS have {len(found)}")
+            if found[0]["ok"]:
+                [model] = engine.loaded()
+                found[0]["samples"] = list(compare_answers(model, repository, samples))
         if as_json:
             click.echo(json.dumps({"models": found}, indent=2))
         else:
             print_models(engine, None, settings)
-            for line in _remarks(found):
+            for line in (*_remarks(found), *_shown_samples(found)):
                 click.echo(line)
     finally:
         engine.close(timeout=10.0)
-    if not all(one["ok"] for one in found):
+    if not all(one["ok"] for entry in found for one in (entry, *entry.get("samples", ()))):
         raise click.exceptions.Exit(1)
 
 
@@ -104,6 +125,12 @@ def _results(engine: "Engine") -> list[dict[str, Any]]:
                 ]
         found.append(entry)
     return found
+
+
+def _shown_samples(found: list[dict[str, Any]]) -> Iterator[str]:
+    """Yield a line for each comparison of answers to a sample."""
+    for one in found[0].get("samples", ()):
+        yield f"{one['sample']} {one['comparison']}: {one['output']} {one['result']}"
 
 
 def _was_run(model: "ModelVersion") -> bool:

@@ -46,6 +46,21 @@ def run_joined(model: ModelVersion, requests: Sequence[InferRequest]) -> list[An
     return [answer for answer in answers if answer is not None]
 
 
+def run_batch(model: ModelVersion, requests: Sequence[InferRequest]) -> list[InferResponse]:
+    """Run requests as one batch, whatever `batching:` says, and return the answers.
+
+    Raises:
+        KsrvError: A request fails.
+    """
+    handles = [QueuedRequest(one, *model.validator.validate(one)) for one in requests]
+    answers: list[InferResponse] = []
+    for _, answer in _run(model.spec, model.instances[0], list(enumerate(handles))):
+        if isinstance(answer, KsrvError):
+            raise answer
+        answers.append(answer)
+    return answers
+
+
 def _groups(
     handles: Sequence[tuple[int, QueuedRequest]], most: int
 ) -> Iterator[list[tuple[int, QueuedRequest]]]:

@@ -2,10 +2,13 @@
 
 import json
 
+import cv2
+import numpy as np
 import pytest
 from click.testing import CliRunner
 
 from ksrv.cli.main import main
+from tests.support.model_files.onnx_models import write_graph
 from tests.support.models import VECTOR, write_broken, write_double, write_model
 
 FAILS = 'def inference(x): raise RuntimeError("not with zeros")\n'
@@ -84,3 +87,100 @@ def test_the_result_as_json(check, tmp_path):
     assert found["double"]["ok"] and found["double"]["warm"]
     assert found["double"]["inputs"] == [{"name": "x", "datatype": "FP32", "shape": [-1, 4]}]
     assert not found["broken"]["ok"] and "the weights are gone" in found["broken"]["reason"]
+
+
+QUANTIZED = """
+import numpy as np
+from ksrv import BaseHandler, Float32
+
+
+class Quantized(BaseHandler):
+    '''Rounds to 255 steps of the batch, whose scale depends on the neighbours; counts its calls.'''
+
+    calls = 0
+
+    def inference(self, x: Float32[4]):
+        Quantized.calls += 1
+        step = np.abs(x).max() / 255
+        return {"y": np.round(x / step) * step, "calls": np.full(len(x), self.calls), "name": ["a"] * len(x)}
+"""
+PADDED = """model: model.onnx
+batching: {max_batch_size: 4}
+inputs: [{name: x, datatype: FP32, shape: [-1, -1], pad: {mask: mask}}, {name: mask, datatype: FP32, shape: [-1, x]}]
+"""
+
+
+def compare(check, *arguments):
+    done = check(*arguments, "--json")
+    [model] = json.loads(done.output)["models"]
+    found = {(one["sample"], one["comparison"], one["output"]): one for one in model["samples"]}
+    return done.exit_code, found
+
+
+def test_sample_shows_outputs_that_depend_on_the_run(check, tmp_path):
+    write_model(tmp_path / "models", "quantized", QUANTIZED, "")
+    np.save(tmp_path / "x.npy", np.float32([[0.1, 0.2, 0.3, 0.7]]))
+    status, found = compare(check, tmp_path / "models", "--sample", tmp_path / "x.npy")
+    assert status == 1
+    shown = {key[1:]: one["ok"] for key, one in found.items()}
+    assert shown[("run twice", "y")] and not shown[("run twice", "calls")]
+    assert not shown[("in a batch of 8", "y")]
+    assert shown[("with executor: process", "y")] and shown[("with executor: process", "name")]
+    assert 0.001 < found[("x.npy", "in a batch of 8", "y")]["difference"] < 0.02
+    text = check(tmp_path / "models", "--sample", tmp_path / "x.npy").output
+    assert "x.npy in a batch of 8: y differs by up to 0.0" in text
+    assert "1 of 1 models are ready" in text
+
+
+def write_padded(folder, *, masked):
+    """y = the mean of x * mask over the mask, or over all places."""
+    write_graph(
+        folder / "model.onnx",
+        [
+            ("Mul", ["x", "mask"], ["kept"], {}),
+            ("ReduceSum", ["kept", "one"], ["sum"], {"keepdims": 0}),
+            ("ReduceSum", ["mask", "one"], ["count"], {"keepdims": 0}),
+            ("Div", ["sum", "count"], ["y"], {})
+            if masked
+            else ("ReduceMean", ["kept"], ["y"], {"axes": [1], "keepdims": 0}),
+        ],
+        {"x": ("FP32", ("N", "L")), "mask": ("FP32", ("N", "L"))},
+        {"y": ("FP32", ("N",))},
+        {"one": np.int64([1])},
+    )
+    (folder / "model.yaml").write_text(PADDED)
+
+
+@pytest.mark.parametrize("masked", [True, False])
+def test_sample_is_padded_beside_a_longer_row(check, tmp_path, masked):
+    write_padded(tmp_path / "m", masked=masked)
+    rows = [{"name": "x", "datatype": "FP32", "shape": [1, 3], "data": [[1, 2, 4]]}]
+    (tmp_path / "x.json").write_text(json.dumps({"inputs": rows}))
+    status, found = compare(check, tmp_path / "m", "--sample", tmp_path / "x.json")
+    [padded] = [one for key, one in found.items() if key[1].startswith("padded")]
+    assert (padded["ok"], status) == ((True, 0) if masked else (False, 1)), found
+
+
+def test_pictures_and_texts_are_samples(check, tmp_path):
+    code = "from ksrv import Image, Float32\n\n\ndef inference(image: Image[8, 8, 3]) -> Float32[3]:\n    return image.mean(axis=(1, 2))\n"
+    write_model(tmp_path / "models", "picture", code, "")
+    ok, png = cv2.imencode(".png", np.arange(192, dtype=np.uint8).reshape(8, 8, 3))
+    (tmp_path / "a.png").write_bytes(png.tobytes())
+    status, found = compare(check, tmp_path / "models", "--sample", tmp_path / "a.png")
+    assert ok and status == 0, found
+    assert {one["result"] for one in found.values()} == {"is equal"}
+
+
+def test_samples_that_cannot_run(check, tmp_path):
+    write_double(tmp_path / "models")
+    (tmp_path / "x.npy").write_bytes(b"nothing")
+    done = check(tmp_path / "models", "--sample", tmp_path / "x.npy")
+    assert done.exit_code == 2 and "x.npy of the model double cannot be read" in done.output
+    np.save(tmp_path / "x.npy", np.ones((1, 5), np.float32))
+    status, found = compare(check, tmp_path / "models", "--sample", tmp_path / "x.npy")
+    assert status == 1 and "fails: " in found[("x.npy", "alone", "")]["result"]
+    write_model(tmp_path / "models", "fails", FAILS, VECTOR)
+    done = check(tmp_path / "models", "--sample", tmp_path / "x.npy")
+    assert done.exit_code == 2 and "--sample is for one model, and PATHS have 2" in done.output
+    done = check(tmp_path / "models", "--sample", tmp_path / "missing.npy")
+    assert done.exit_code == 2 and "does not exist" in done.output

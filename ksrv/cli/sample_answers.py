@@ -1,0 +1,161 @@
+"""`ksrv check --sample FILE`: whether the answer to a request depends on how the server runs it.
+
+The sample runs twice, in a batch with seven other rows, padded as a longer neighbour would pad it, and in the other
+executor. An int8 file that takes its scale from the whole batch, for example, answers differently beside neighbours.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import click
+import numpy as np
+from msgspec.structs import replace
+
+from ksrv.dialects.registry import formats
+from ksrv.engine.engine import Engine, EngineSettings
+from ksrv.engine.instances.warmup import TOLERANCE
+from ksrv.engine.instances.warmup_requests import samples
+from ksrv.engine.model import ModelVersion
+from ksrv.errors import HandlerFailed, KsrvError
+from ksrv.model.datatypes import DTYPES, widen_bfloat16
+from ksrv.model.spec import ModelSpec, TensorSpec
+from ksrv.repository.entry import ModelEntry
+from ksrv.repository.layout import Repository
+from ksrv.request import InferRequest, Tensor
+from ksrv.testing.joined_requests import run_batch
+
+BATCH = 8
+
+
+class OtherExecutor(Repository):
+    """A repository whose models run in a process instead of inline, or the reverse."""
+
+    def scan(self) -> dict[str, ModelEntry]:
+        """See `Repository.scan`."""
+        entries = super().scan()
+        for entry in entries.values():
+            for version, source in entry.versions.items():
+                if source.config is not None:
+                    other = "inline" if source.config.executor == "process" else "process"
+                    config = replace(source.config, executor=other, instances=1, warmup=False)
+                    entry.versions[version] = replace(source, config=config)
+        return entries
+
+
+def compare_answers(
+    model: ModelVersion, repository: Repository, files: Sequence[Path]
+) -> Iterator[dict[str, Any]]:
+    """Yield a mapping of sample, comparison, output, result and ok for each sample, comparison and output.
+
+    Args:
+        model: The loaded model. Nothing else may run on it.
+        repository: The repository that has the model alone.
+    """
+    other = Engine(OtherExecutor(repository.paths, formats()), EngineSettings())
+    other.start(wait=True)
+    try:
+        requests = [(file.name, one) for file in files for one in samples(model.spec, file)]
+        for name, request in requests:
+            beside = [one for _, one in requests if one is not request]
+            runs = _runs(model, other, request, beside)
+            try:
+                alone = [_values(one) for one in run_batch(model, [request])[0].outputs]
+            except KsrvError as error:
+                result = {"output": "", "result": f"fails: {error.message}", "ok": False}
+                yield {"sample": name, "comparison": "alone"} | result
+                continue
+            for comparison, run in runs.items():
+                try:
+                    results = list(map(_difference, alone, map(_values, run())))
+                except KsrvError as error:
+                    reason = f"not compared: {error.message}"
+                    results = [{"output": "every output", "result": reason, "ok": True}]
+                for result in results:
+                    yield {"sample": name, "comparison": comparison} | result
+    except HandlerFailed as error:
+        raise click.UsageError(error.message) from None
+    finally:
+        other.close(timeout=10.0)
+
+
+def _runs(
+    model: ModelVersion, other: Engine, request: InferRequest, beside: Sequence[InferRequest]
+) -> dict[str, Callable[[], list[Tensor]]]:
+    """Return the runs whose answers are compared with the answer to the request alone, by their names.
+
+    Args:
+        beside: Other samples, for the batch.
+    """
+    spec = model.spec
+
+    def joined(*neighbours: InferRequest) -> list[Tensor]:
+        return run_batch(model, [request, *neighbours])[0].outputs
+
+    runs: dict[str, Callable[[], list[Tensor]]] = {"run twice": joined}
+    if spec.counts_rows:
+        varied = [_changed(request, spec, _vary, number) for number in range(1, BATCH)]
+        runs[f"in a batch of {BATCH}"] = lambda: joined(*[*beside, *varied][: BATCH - 1])
+    if any(one.lengths for one in spec.inputs):
+        runs["padded beside a row of twice its length"] = lambda: joined(
+            _changed(request, spec, _lengthen, 2)
+        )
+    executor = "inline" if model.config.executor == "process" else "process"
+    runs[f"with executor: {executor}"] = lambda: other.submit(request).wait().outputs
+    return runs
+
+
+Change: TypeAlias = Callable[[Tensor, TensorSpec | None, int], Tensor]
+
+
+def _changed(request: InferRequest, spec: ModelSpec, change: Change, number: int) -> InferRequest:
+    """Return a copy of a request with changed inputs."""
+    inputs = [change(one, spec.input(one.name), number) for one in request.inputs]
+    return InferRequest(spec.name, spec.version, request.id, inputs, parameters=request.parameters)
+
+
+def _vary(tensor: Tensor, entry: TensorSpec | None, number: int) -> Tensor:
+    """Return an input with other values: noise for an image, else the values in another order, and larger."""
+    data = tensor.data
+    if isinstance(data, list):
+        shape = entry.shape[1:] if entry is not None and entry.image is not None else ()
+        sizes = [size for size in shape if isinstance(size, int) and size > 0]
+        if entry is None or not sizes or len(sizes) < len(shape):
+            return tensor
+        noise = np.random.default_rng(number).uniform(0, 255, (len(data), *sizes))
+        data = noise.astype(DTYPES[entry.datatype])
+        return Tensor(tensor.name, entry.datatype, data.shape, data)
+    data = np.roll(data, number, -1) if data.ndim else data
+    larger = data * data.dtype.type(number + 1) if data.dtype.kind == "f" else data
+    return Tensor(tensor.name, tensor.datatype, tensor.shape, np.ascontiguousarray(larger))
+
+
+def _lengthen(tensor: Tensor, entry: TensorSpec | None, times: int) -> Tensor:
+    """Return an input that is longer in each dimension whose length has a name."""
+    if isinstance(tensor.data, list) or entry is None or not entry.lengths:
+        return tensor
+    data = np.tile(tensor.data, [times if name else 1 for name in entry.lengths])
+    return Tensor(tensor.name, tensor.datatype, data.shape, data)
+
+
+def _values(tensor: Tensor) -> tuple[str, Any]:
+    """Return the name and a copy of the values of an output: the handler may overwrite its memory in the next run."""
+    data = tensor.data
+    if isinstance(data, list):
+        return tensor.name, np.array([bytes(one) for one in data], object)
+    return tensor.name, np.array(widen_bfloat16(data) if tensor.datatype == "BF16" else data)
+
+
+def _difference(alone: tuple[str, Any], other: tuple[str, Any]) -> dict[str, Any]:
+    """Return by how much an output differs from the output of the request alone."""
+    name, first, second = alone[0], alone[1], other[1]
+    most, close = 0.0, np.array_equal(first, second, equal_nan=first.dtype.kind == "f")
+    found = "is equal" if close else "differs"
+    if first.shape != second.shape:
+        found = f"has the shape {list(second.shape)}, and {list(first.shape)} alone"
+    elif not close and first.dtype.kind in "biuf":
+        wide = first.astype(np.float64)
+        most = float(np.max(np.abs(wide - second.astype(np.float64))))
+        found = f"differs by up to {most:.3g}; the largest value is {np.max(np.abs(wide)):.3g}"
+        close = np.allclose(first, second, TOLERANCE, TOLERANCE, equal_nan=True)
+    return {"output": name, "result": found, "difference": most, "ok": bool(close)}
