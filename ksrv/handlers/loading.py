@@ -1,7 +1,8 @@
 """Finds the class or function that `handler:` of model.yaml names, and makes a handler object of it.
 
 If the target is a whole file, its only handler class is taken. A file without a handler class may have a function
-`handle(batch, context)`, or a function `inference` that gets the result of the default `preprocess`.
+`handle(batch, context)`, a function `inference` that gets the result of the default `preprocess`, or only one function
+without a leading underscore, whose parameters have type hints.
 
 Signatures are read in two ways (`why_not_callable`): of the object itself, and of the innermost function that
 `functools.wraps` leads to. A decorator may add arguments, drop some or choose among several functions, so a function is
@@ -163,6 +164,8 @@ def _only_handler(module: ModuleType, target: str) -> tuple[Any, str]:
     like = next((one for one in own if inspect.isclass(one) and hasattr(one, "handle")), None)
     hint = f"; if {like.__name__} is written for TorchServe, let {target} import ts" if like else ""
     functions = [one for one in own if inspect.isfunction(one) and not one.__name__.startswith("_")]
+    if len(functions) == 1 and _is_typed(functions[0]):
+        return functions[0], f"{target}:{functions[0].__name__}"
     if functions and not like:
         hint = f"; to serve a function, name it: {target}:{functions[0].__name__}"
     plain = next((one for one in own if inspect.isclass(one)), None)
@@ -173,6 +176,13 @@ def _only_handler(module: ModuleType, target: str) -> tuple[Any, str]:
     raise HandlerError(
         f"{target} holds no subclass of BaseHandler, no function handle and no function inference{hint}"
     )
+
+
+def _is_typed(function: Callable[..., Any]) -> bool:
+    """Tell whether a function has parameters, and each has a type hint."""
+    signature = signature_of(function)
+    hints = [one.annotation for one in signature.parameters.values()] if signature else []
+    return bool(hints) and inspect.Parameter.empty not in hints
 
 
 def signature_of(

@@ -261,6 +261,8 @@ def _numbered(count: int) -> list[str]:
 def _tensor(name: str, value: Any, entry: TensorSpec | None) -> Tensor:
     """Return an output as a tensor, cast to the declared datatype."""
     wanted = entry.datatype if entry is not None else None
+    if isinstance(value, list) and wanted == "BYTES" and entry is not None and len(entry.shape) > 1:
+        value = np.array(value, object)  # nested lists of texts
     if isinstance(value, list):
         value = _from_list(name, value, wanted)
     elif not isinstance(value, (np.ndarray, Texts)) and is_tensor(value):

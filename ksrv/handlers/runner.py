@@ -32,6 +32,7 @@ from ksrv.handlers.declared.declarations import (
     check_settings,
     check_stages,
     is_default,
+    serve_rows,
 )
 from ksrv.handlers.devices.device import Lease
 from ksrv.handlers.devices.graphs import GraphedModel
@@ -192,6 +193,7 @@ class Runner(BaseRunner):
             context.apply_torch_settings()
             if isinstance(handler, BaseHandler):
                 handler.context = context
+                serve_rows(handler, context.spec)
                 context.passes_inputs = keeps(handler, "preprocess")
                 context.passes_outputs = keeps(handler, "postprocess")
                 context.spec = declared_spec(handler, context.spec)

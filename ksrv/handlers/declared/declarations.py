@@ -2,7 +2,8 @@
 
 `inputs` and `outputs` of the class, or of `@settings`, take precedence. Without them the type hints of
 `inference` declare the inputs, if `preprocess` is not overridden, and the return hint of
-the last stage that the handler overrides declares the outputs: one tensor type, or a TypedDict of tensor types.
+the last stage that the handler overrides declares the outputs: one tensor type, or a TypedDict of tensor types. With
+Python's own types (`serve_rows`) the function gets single rows.
 """
 
 import inspect
@@ -13,6 +14,8 @@ from typing import Any
 from ksrv.handlers.base import BaseHandler, missing_inference
 from ksrv.handlers.batch_argument import READ, asked_of
 from ksrv.handlers.declared.hints import Hints
+from ksrv.handlers.declared.plain_types import array_type
+from ksrv.handlers.declared.rows import row_function
 from ksrv.handlers.declared.settings import settings_of
 from ksrv.handlers.declared.tensor_types import TensorType
 from ksrv.handlers.imports.folder_modules import HandlerError
@@ -39,11 +42,36 @@ def declared_tensors(handler: BaseHandler, known: ModelSpec) -> tuple[Specs, Spe
         HandlerError: A declaration has other values than tensor types.
     """
     inputs, outputs = known.inputs, known.outputs
+    rows = handler.row_function
     if not inputs:
-        inputs = _by_attribute(handler, "inputs") or _specs("inputs", _hinted_inputs(handler))
+        named = rows.inputs if rows is not None else _hinted_inputs(handler)
+        inputs = _by_attribute(handler, "inputs") or _specs("inputs", named)
     if not outputs:
-        outputs = _by_attribute(handler, "outputs") or _specs("outputs", _hinted_outputs(handler))
+        named = rows.outputs if rows is not None else _hinted_outputs(handler)
+        outputs = _by_attribute(handler, "outputs") or _specs("outputs", named)
     return inputs, outputs
+
+
+def serve_rows(handler: BaseHandler, known: ModelSpec) -> None:
+    """Let a handler get single rows, if only the hints of its function declare its inputs, by Python's own types.
+
+    Args:
+        handler: The handler.
+        known: The spec of model.yaml.
+
+    Raises:
+        HandlerError: A hint cannot be an input.
+    """
+    function = _inference_of(handler)
+    stages = ("declare", "postprocess")
+    if function is None or known.inputs or not all(is_default(handler, one) for one in stages):
+        return
+    if _by_attribute(handler, "inputs"):
+        return
+    handler.row_function = row_function(function)
+    if handler.row_function is not None:
+        handler.preprocess = lambda batch: batch  # type: ignore[method-assign]
+        handler.inference = handler.row_function.stage  # type: ignore[method-assign]
 
 
 def is_default(handler: Any, name: str) -> bool:
@@ -119,6 +147,8 @@ def _hinted_inputs(handler: BaseHandler) -> dict[str, Any]:
     for name, parameter in signature.parameters.items():
         subject = f"inference: the parameter {name!r}"
         hint = hints.tensor(parameter.annotation, subject)
+        if hint is None and isinstance(handler, InferenceFunctionHandler):
+            hint = array_type(hints.evaluated(parameter.annotation, subject))
         is_many = parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
         if is_many and hint is not None:
             raise HandlerError(f"{subject} is for many inputs; declare each input separately")
@@ -129,8 +159,6 @@ def _hinted_inputs(handler: BaseHandler) -> dict[str, Any]:
         if hint is not None:
             found[name] = _with_default(hint, parameter, subject)
         elif not is_many and parameter.default is parameter.empty and name not in READ:
-            if is_default(handler, "declare"):
-                hints.refuse_plain(parameter.annotation, subject)
             bare.append(name)
     if found and bare:
         raise HandlerError(
@@ -158,6 +186,8 @@ _BEFORE = ("handle", "preprocess")
 
 def _inference_of(handler: BaseHandler) -> Callable[..., Any] | None:
     """Return the handler's function that gets the inputs from the default `preprocess`."""
+    if handler.row_function is not None:
+        return None
     if isinstance(handler, InferenceFunctionHandler):
         return handler.function
     kind = type(handler)

@@ -22,7 +22,7 @@ from ksrv.handlers.declared.tensor_types import TensorType
 from ksrv.handlers.imports.folder_modules import HandlerError
 from ksrv.model.spec import is_content_type
 
-_STREAMS = (
+STREAMS = (
     collections.abc.Iterator,
     collections.abc.Iterable,
     collections.abc.Generator,
@@ -30,19 +30,6 @@ _STREAMS = (
     collections.abc.AsyncIterable,
     collections.abc.AsyncGenerator,
 )
-
-_PLAIN = {
-    float: "Float32",
-    int: "Int64",
-    bool: "Bool",
-    str: "Bytes",
-    bytes: "Bytes",
-    list: "",
-    tuple: "",
-    dict: "",
-    collections.abc.Sequence: "",
-}
-"""Python's own types in hints, with the tensor types of their values."""
 
 _FORMS = "expected a tensor type such as Float32[1000], the same | None, or Annotated[np.ndarray, Float32[1000]]"
 
@@ -72,32 +59,9 @@ class Hints:
             HandlerError: The hint contains a tensor type in another way.
         """
         found = self._tensor(hint, subject)
-        if found is None and self._mentions(hint):
-            raise HandlerError(f"{subject}: {_shown(hint)} is no declaration; {_FORMS}")
+        if found is None and self.mentions(hint):
+            raise HandlerError(f"{subject}: {shown(hint)} is no declaration; {_FORMS}")
         return found
-
-    def refuse_plain(self, hint: Any, subject: str) -> None:
-        """Refuse a hint with built-in types for an input, because it declares nothing and the handler gets arrays.
-
-        Args:
-            hint: The annotation.
-            subject: The name of the annotated thing in errors.
-
-        Raises:
-            HandlerError: The hint has built-in types, as in `x: list[float]`.
-        """
-        hint = self.evaluated(hint, subject)
-        kinds = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
-        plain = next((one for one in kinds if (get_origin(one) or one) in _PLAIN), None)
-        if plain is None:
-            return
-        values = [_PLAIN.get(one) for one in (plain, *reversed(get_args(plain)))]
-        name = next(filter(None, values), "Float32")
-        wanted = name if values[0] else f"{name}[1000], or {name}[-1] for any length"
-        raise HandlerError(
-            f"{subject}: {_shown(hint)} declares no input, because inference gets an array of all rows; write {wanted} "
-            f"(from ksrv import {name})"
-        )
 
     def outputs(self, hint: Any, subject: str, name: str) -> dict[str, Any]:
         """Return the tensor types that a return hint declares, by output names.
@@ -111,16 +75,16 @@ class Hints:
             HandlerError: The hint contains a tensor type in another way.
         """
         hint = self.evaluated(hint, subject)
-        if get_origin(hint) in _STREAMS:  # each part has the declared outputs
+        if get_origin(hint) in STREAMS:  # each part has the declared outputs
             hint = self.evaluated(get_args(hint)[0], subject)
         found = self._tensor(hint, subject)
         if found is not None and not found.optional:
             return {name: found}
         if is_typeddict(hint):
             return _fields(hint)
-        if self._mentions(hint):
+        if self.mentions(hint):
             raise HandlerError(
-                f"{subject}: {_shown(hint)} is no declaration; expected a tensor type such as Float32[1000], a "
+                f"{subject}: {shown(hint)} is no declaration; expected a tensor type such as Float32[1000], a "
                 f"TypedDict that names several, or an iterator of either"
             )
         return {}
@@ -197,7 +161,7 @@ class Hints:
             return None if found is None else found.or_none()
         return None
 
-    def _mentions(self, hint: Any, depth: int = 4) -> bool:
+    def mentions(self, hint: Any, depth: int = 4) -> bool:
         """Tell whether a hint contains a tensor type somewhere."""
         hint = self.evaluated(hint, "")
         if isinstance(hint, TensorType):
@@ -207,7 +171,7 @@ class Hints:
         inner = list(get_args(hint))
         if isinstance(hint, type) and (is_typeddict(hint) or dataclasses.is_dataclass(hint)):
             inner += inspect.get_annotations(hint).values()
-        return any(self._mentions(one, depth - 1) for one in inner)
+        return any(self.mentions(one, depth - 1) for one in inner)
 
 
 def _fields(hint: Any) -> dict[str, Any]:
@@ -230,6 +194,7 @@ def _fields(hint: Any) -> dict[str, Any]:
     return found if any(one is not None for one in found.values()) else {}
 
 
-def _shown(hint: Any) -> str:
+def shown(hint: Any) -> str:
+    """Return a hint as its author writes it."""
     text = hint.__name__ if isinstance(hint, type) and not get_args(hint) else str(hint)
     return text.replace("typing.", "").replace("collections.abc.", "")

@@ -335,29 +335,6 @@ def test_helpers_with_names_like_stages_are_taken(runner_of, methods):
 
 
 @pytest.mark.parametrize(
-    ("hint", "wanted"),
-    [
-        (
-            "list[float]",
-            r"list\[float\] declares no input, .* write Float32\[1000\], or Float32\[-1\]",
-        ),
-        ("'list[list[float]]'", r"write Float32\[1000\]"),
-        ("list", r"write Float32\[1000\]"),
-        ("list[str] | None", r"write Bytes\[1000\]"),
-        ("dict[str, int]", r"write Int64\[1000\]"),
-        ("tuple[bool, ...]", r"write Bool\[1000\]"),
-        ("str", r"write Bytes \(from ksrv import Bytes\)"),
-        ("float", r"write Float32 \("),
-    ],
-)
-def test_hints_of_plain_python_types_are_refused(runner_of, hint, wanted):
-    with pytest.raises(HandlerLoadError, match=f"the parameter 'x': .*{wanted}"):
-        runner_of(f"{HEAD}def inference(x: {hint}): return x")
-    yaml = "inputs: [{name: x, datatype: FP32, shape: [-1, 2]}]\n"
-    assert runner_of(f"{HEAD}def inference(x: {hint}): return x", yaml).spec.inputs
-
-
-@pytest.mark.parametrize(
     "stage", ["handle(self, *both)", "preprocess(self, batch, extra=1)"]
 )  # fmt: skip
 def test_stages_with_optional_parameters_are_accepted(runner_of, stage):
