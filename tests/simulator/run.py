@@ -66,14 +66,20 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, default=1000, help="how many")
     parser.add_argument("--minutes", type=float, default=10, help="stop after so long")
     parser.add_argument("--jobs", type=int, default=1, help="processes, which share the seeds")
+    parser.add_argument(
+        "--full",
+        action="store_true",
+        help="a server at its limit of connections, or a full queue, in each",
+    )
     given = parser.parse_args()
     program = build()
     with certificate() as files:
+        command = [program, *files, *(["full"] if given.full else [])]
         if given.seeds == 1:
-            return subprocess.run([program, *files, str(given.first), "1"], check=False).returncode
+            return subprocess.run([*command, str(given.first), "1"], check=False).returncode
         last = given.first + given.seeds - 1
         limits = ["--jobs", str(given.jobs), "--minutes", str(given.minutes)]
-        return seeds.main([str(given.first), str(last), *limits, str(program), *files])
+        return seeds.main([str(given.first), str(last), *limits, *map(str, command)])
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 // Simulates a worker's native core, again and again, each time by another seed.
 //
 //     simulate KEY CERTIFICATE FIRST_SEED COUNT [SECONDS]     as many simulations, or until the seconds are over; 0 for no bound
-//     simulate KEY CERTIFICATE full FIRST_SEED COUNT          the same, and the server is always at a limit
+//     simulate KEY CERTIFICATE full FIRST_SEED COUNT [SECONDS]    the same, and the server is always at a limit
 //     simulate KEY CERTIFICATE nth KIND memory|calls [FIRST [STEP]]
 //
 // With `full`, more clients come than the server takes connections, or the queue has room for, and nothing else goes wrong.
@@ -539,7 +539,7 @@ int main(int count, char **arguments) {
         return run_nth(static_cast<Kind>(atoi(arguments[4])), std::string(arguments[5]) == "memory",
                        count > 6 ? strtoull(arguments[6], nullptr, 10) : 1, count > 7 ? strtoull(arguments[7], nullptr, 10) : 1);
     const bool full = std::string(arguments[3]) == "full" && count > 5;
-    arguments += full ? 4 : 3;
-    const unsigned seconds = !full && count > 5 ? atoi(arguments[2]) : 0;
-    return run_seeds(strtoull(arguments[0], nullptr, 10), strtoull(arguments[1], nullptr, 10), seconds, full);
+    const int at = full ? 4 : 3;
+    const unsigned seconds = count > at + 2 ? atoi(arguments[at + 2]) : 0;
+    return run_seeds(strtoull(arguments[at], nullptr, 10), strtoull(arguments[at + 1], nullptr, 10), seconds, full);
 }
