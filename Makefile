@@ -187,7 +187,7 @@ test-ray: $(RAY_VENV)/.installed ## replicas under Ray Serve on two nodes, one o
 
 # Packages of half a gigabyte, in a separate environment: `make test` skips the tests that need them.
 PACKAGES_VENV ?= .venv-packages
-PACKAGES := transformers scikit-learn xgboost-cpu lightgbm pandas
+PACKAGES := transformers sentence-transformers scikit-learn xgboost-cpu lightgbm pandas
 
 $(PACKAGES_VENV)/.installed: $(VENV)/.built pyproject.toml
 	$(PYTHON) -m venv $(PACKAGES_VENV)

@@ -9,7 +9,7 @@ import logging
 import sys
 from collections.abc import Callable
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 from ksrv._native.batch.stages import RunContext
@@ -23,6 +23,7 @@ from ksrv.handlers.imports.folder_modules import HandlerError, ModelImporter, re
 from ksrv.handlers.imports.initialize_lock import initialized_alone, initialized_beside_others
 from ksrv.handlers.models import Models, Submit, refuse_calls
 from ksrv.loaders.choice import CPU_ONLY, LOADERS, TORCH
+from ksrv.loaders.eager import of_transformers
 from ksrv.model.config import ModelConfig, ModelSource, OnnxSettings
 
 if TYPE_CHECKING:
@@ -142,14 +143,16 @@ class HandlerContext(RunContext, Context):
                 raise HandlerError("openvino: needs a model file, and the model has none")
             return None
         in_file = {new: old for old, new in self.config.rename.items()}
+        model_class = self._model_class()
+        is_built = model_class is not None and self.config.model_class is None
         request = LoadRequest(
-            path=self.model_file,
+            path=None if is_built else self.model_file,
             root=self.source.root,
             device=self.device.replace("cuda", "tensorrt")
             if self.config.device.startswith("tensorrt")
             else self.device,
             threads=self.threads,
-            model_class=self._model_class(),
+            model_class=model_class,
             inputs=tuple(
                 replace(spec, name=in_file.get(spec.name, spec.name)) for spec in self.spec.inputs
             ),
@@ -190,9 +193,13 @@ class HandlerContext(RunContext, Context):
         return (*named, *(state.output for state in self.config.state)) if named else ()
 
     def _model_class(self) -> Callable[[], Any] | None:
-        if self.config.model_class is None:
+        found: Any
+        if self.config.model_class is not None:
+            found = resolve(self.config.model_class, self.modules)
+        elif self.model_file is not None and self.model_file.suffix == ".safetensors":
+            found = partial(of_transformers, self.model_file)
+        else:
             return None
-        found = resolve(self.config.model_class, self.modules)
         if not callable(found):
             raise HandlerError(f"{self.config.model_class} is a {type(found).__name__}, no class")
 

@@ -4,6 +4,7 @@ The class or function in `class:` of model.yaml makes the module. Weights are al
 that no code in the file runs. A file that contains anything else is refused.
 """
 
+import json
 import pickle
 from collections.abc import Mapping
 from pathlib import Path
@@ -56,6 +57,35 @@ def load(request: LoadRequest) -> LoadedModel:
             ) from None
     module.to(device).eval()
     return LoadedModel(NamedArguments.wrap(module, request.inputs), True, PLATFORM)
+
+
+def of_transformers(path: Path) -> Any:
+    """Return the network of a folder that transformers or sentence-transformers wrote.
+
+    Args:
+        path: Its `model.safetensors`; `config.json` beside it names the class.
+
+    Raises:
+        ModelLoadError: transformers is missing, or does not know the class or the weights.
+    """
+    try:
+        import transformers
+    except ModuleNotFoundError:
+        raise missing_dependency("transformers", f"the model {path}") from None
+    try:
+        named = json.loads((path.parent / "config.json").read_bytes())["architectures"][0]
+        # sentence-transformers uses the network without its head, whatever class the file names.
+        is_encoder = (path.parent / "modules.json").is_file()
+        kind = getattr(transformers, "AutoModel" if is_encoder else named)
+        module, about = kind.from_pretrained(
+            path.parent, local_files_only=True, use_safetensors=True, output_loading_info=True
+        )
+    except Exception as error:  # noqa: BLE001  transformers raises whatever its readers meet
+        raise ModelLoadError(f"{path} cannot be loaded by transformers: {short(error)}") from None
+    missing = sorted(name for name in about["missing_keys"] if "pooler" not in name)
+    if missing:
+        raise ModelLoadError(f"{path} lacks weights of {type(module).__name__}: {missing[0]}")
+    return module
 
 
 def read_state(path: Path) -> Mapping[str, Any]:

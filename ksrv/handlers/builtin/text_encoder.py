@@ -4,6 +4,8 @@ The model takes `input_ids`, `attention_mask` and, if it has that input, `token_
 tokenizer is a `tokenizer.json` beside the model, or the file that `parameters: {tokenizer: ...}` names. Texts of one
 batch are padded to the longest.
 
+If the model file is in a sentence-transformers folder, the folder's files give the defaults of all parameters.
+
 - `role: embedding`: input `text`, BYTES [-1], or `token_ids`, INT64 [-1, -1]. Outputs `embedding`, FP32 [-1, -1], and
   `tokens`, INT64 [-1]. `parameters: {pooling: mean, normalize: true}`: `mean` and `last` use the tokens that are no
   padding, `cls` the first token. The answer of a model with one vector for each row is not pooled.
@@ -16,6 +18,7 @@ these tokens. A token id that the tokenizer does not have fails its row.
 
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,11 +26,13 @@ import numpy as np
 from ksrv.handlers.base import BaseHandler
 from ksrv.handlers.batch import Batch, utf8_texts
 from ksrv.handlers.builtin.ranking import primary_output, to_array
+from ksrv.handlers.builtin.sentence_folder import folder_of, folder_parameters
 from ksrv.handlers.context import Context
+from ksrv.loaders.arguments import forward_names
 from ksrv.model.spec import ModelSpec, TensorSpec
 from ksrv.request import Array
 
-POOLING = ("mean", "cls", "last")
+POOLING = ("mean", "cls", "last", "max")
 ACTIVATIONS = ("sigmoid", "none")
 ARGUMENTS = ("input_ids", "attention_mask", "token_type_ids")
 MOST_TOKENS = 512
@@ -52,7 +57,9 @@ class TextEncoder(BaseHandler):
             ValueError: A parameter has a value that is not allowed, or the tokenizer is missing.
         """
         super().initialize(context)
-        given = context.parameters
+        folder = folder_of(context.model_file, context.model_dir)
+        given = (folder_parameters(folder) if folder else {}) | context.parameters
+        self.prompt, self.lower = str(given.get("prompt", "")), given.get("lower") is True
         self.pooling = _one_of("pooling", given.get("pooling", "mean"), POOLING)
         self.activation = _one_of("activation", given.get("activation", "sigmoid"), ACTIVATIONS)
         self.normalize = given.get("normalize", True)
@@ -62,7 +69,10 @@ class TextEncoder(BaseHandler):
         if type(most) is not int or most < 1:
             raise ValueError(f"parameters.max_tokens is a positive whole number, not {most!r}")
         self.most_tokens = most
-        self.tokenizer = _tokenizer(context, str(given.get("tokenizer", "tokenizer.json")), most)
+        name = str(given.get("tokenizer", "tokenizer.json"))
+        beside = folder and "tokenizer" not in given
+        path = folder / name if folder and beside else context.file(name)
+        self.tokenizer = _tokenizer(path, most)
         self.largest_id = max(self.tokenizer.get_vocab().values(), default=0)
 
     def declare(self, spec: ModelSpec) -> ModelSpec:
@@ -120,13 +130,15 @@ class TextEncoder(BaseHandler):
 
     def _texts(self, batch: Batch, name: str) -> list[str]:
         longest = self.most_tokens * CHARACTERS_PER_TOKEN
-        return [text[:longest] for text in utf8_texts(batch, name).reshape(-1).tolist()]
+        texts = [self.prompt + one for one in utf8_texts(batch, name).reshape(-1).tolist()]
+        return [(one.strip().lower() if self.lower else one)[:longest] for one in texts]
 
     def inference(self, /, *_: Any, **named: Any) -> dict[str, Any]:
         """Call the model, and turn its answer into vectors or scores."""
         mask = named["attention_mask"]
         loaded = self.context.loaded
         known = [one.name for one in loaded.inputs] if loaded is not None else []
+        known = known or list(forward_names(self.model) or ())
         wanted = [name for name in ARGUMENTS if name in known]
         given = {name: self._on_device(named[name]) for name in wanted or ARGUMENTS[:2]}
         outputs = self.model(**given) if wanted else self.model(*given.values())
@@ -165,6 +177,9 @@ class TextEncoder(BaseHandler):
             found: Array = answer[np.arange(len(answer)), last]
             return found
         weights = mask[:, :, None].astype(np.float32)
+        if self.pooling == "max":
+            highest: Array = np.where(weights > 0, answer, -np.inf).max(axis=1)
+            return highest
         pooled: Array = (answer * weights).sum(axis=1) / np.maximum(weights.sum(axis=1), 1e-9)
         return pooled
 
@@ -175,18 +190,19 @@ def _one_of(name: str, value: object, known: Sequence[str]) -> str:
     return str(value)
 
 
-def _tokenizer(context: Context, name: str, most: int) -> Any:
+def _tokenizer(path: Path, most: int) -> Any:
     try:
         from tokenizers import Tokenizer
     except ModuleNotFoundError:
         raise ValueError(
             "a text_encoder needs the package tokenizers: pip install tokenizers"
         ) from None
-    path = context.file(name)
     try:
         tokenizer = Tokenizer.from_file(str(path))
     except Exception as error:  # noqa: BLE001  the library raises a bare Exception
-        raise ValueError(f"{name} is no tokenizer of the package tokenizers: {error}") from None
+        raise ValueError(
+            f"{path.name} is no tokenizer of the package tokenizers: {error}"
+        ) from None
     tokenizer.no_padding()
     tokenizer.enable_truncation(most)
     return tokenizer

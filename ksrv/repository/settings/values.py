@@ -219,7 +219,13 @@ def _read_model(keys: Any, files: ModelFiles) -> dict[str, str | None]:
             raise Fault(("class",), f"expected FILE.py:NAME, found {model_class!r}")
         if model is not None and Path(model).suffix not in STATE_SUFFIXES:
             raise Fault(("class",), f"{Path(model).name} is no state_dict, so it fills no class")
-    elif model is not None and Path(model).suffix in (".pth", ".safetensors"):
+    elif model is not None and (
+        Path(model).suffix == ".pth"
+        or (
+            Path(model).suffix == ".safetensors"
+            and not (Path(model).parent / "config.json").is_file()
+        )
+    ):
         if Path(model).stat().st_size == 0:
             raise Fault(("model",), f"{Path(model).name} is empty (0 bytes); copy or save it again")
         raise Fault(
