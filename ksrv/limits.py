@@ -39,6 +39,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
         size_list: Sizes in the list form of binary_data_size.
         image_pixels: Pixels of one image, as sent and as resized for `shorter_side`.
         request_pixels: Pixels of all images of a request.
+        audio_seconds: Seconds of all sounds of a request.
+        audio_samples: Samples of all sounds of a request, as sent in all channels, and as they are in the rows.
         image_scans: Scans of one JPEG, plus 10 for each component.
         inflate_ratio: Size of a decompressed body, divided by its compressed size.
         chunks: Chunks of a chunked body.
@@ -59,6 +61,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     size_list: Count = 65_536
     image_pixels: Count = 64_000_000
     request_pixels: Count = 256_000_000
+    audio_seconds: Count = 600
+    audio_samples: Count = 64_000_000
     image_scans: Count = 64
     inflate_ratio: Count = 100
     chunks: Count = 65_536
@@ -73,6 +77,8 @@ _UNITS = {
     "inflate_ratio": "times the compressed size",
     "image_pixels": "pixels",
     "request_pixels": "pixels",
+    "audio_seconds": "seconds",
+    "audio_samples": "samples",
     "image_scans": "scans",
     "regions": "regions",
     "queue_size": "requests",

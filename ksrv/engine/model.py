@@ -20,6 +20,7 @@ from ksrv.engine.instances.instance import Instance
 from ksrv.engine.instances.prefetch import Prefetcher
 from ksrv.engine.instances.warmup import WarmUp
 from ksrv.engine.lifetime_counters import LifetimeCounters
+from ksrv.engine.requests.audio_input import audio_inputs
 from ksrv.engine.requests.handle import FutureHandle, QueuedRequest, SplitRequest
 from ksrv.engine.requests.parts import bytes_of, rows_of
 from ksrv.engine.requests.rate_limits import RateLimits
@@ -166,7 +167,11 @@ class ModelVersion(InstanceHost):
         self.padding = RowPadding(spec)
         split = bool(self.config.batching and self.config.batching.split)
         self.validator = RequestValidator(
-            spec, self.images, split=split, decodes_apart=self.sequences is None
+            spec,
+            self.images,
+            audio_inputs(spec.inputs, self._settings.limits),
+            split=split,
+            decodes_apart=self.sequences is None,
         )
         if self.config.record is not None:
             self.recording = ModelRecording(self.config.record, spec, self._count_record)

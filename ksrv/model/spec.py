@@ -172,6 +172,26 @@ class ImageSpec(msgspec.Struct, frozen=True):
     align: Annotated[Literal["center", "start"], Key()] = "center"
 
 
+LOWEST_RATE, HIGHEST_RATE = 1_000, 192_000
+"""The samples a second that a sound file may have."""
+
+
+class AudioSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """How sound files become rows of an input: `{rate: 16000}` has the other defaults.
+
+    Attributes:
+        rate: Samples a second; files of another rate are resampled.
+        channels: mono averages the channels; strict refuses files with several.
+        window: Samples of a row, of which a file has as many as it needs; without it a file is one row.
+        hop: Samples from the start of a row to the start of the next; by default the window.
+    """
+
+    rate: Annotated[int, Key(ge=LOWEST_RATE, le=HIGHEST_RATE)]
+    channels: Annotated[Literal["mono", "strict"], Key()] = "mono"
+    window: Annotated[int | None, Key(ge=1, le=10_000_000)] = None
+    hop: Annotated[int | None, Key(ge=1, le=10_000_000)] = None
+
+
 class OutputImageSpec(msgspec.Struct, frozen=True, kw_only=True):
     """How rows of an output are encoded for clients that ask for images.
 
@@ -224,6 +244,7 @@ class TensorSpec:
         datatype: A KServe v2 datatype name such as "FP32".
         shape: The dimensions as clients see them: -1 first is the batch dimension; images are in NHWC order.
         image: How encoded images are prepared, or None when the input takes raw tensors only.
+        audio: How sound files become rows, or None when the input takes none.
         output_image: How an output is encoded on request, or None when it is answered as numbers only.
         content_type: The type of the files that a BYTES output has as elements, such as "audio/wav"; "" for texts.
         optional: Whether a request may leave the input out; the handler then gets None.
@@ -237,12 +258,18 @@ class TensorSpec:
     datatype: str
     shape: tuple[Dimension, ...]
     image: ImageSpec | None = None
+    audio: AudioSpec | None = None
     output_image: OutputImageSpec | None = None
     content_type: str = ""
     optional: bool = False
     lengths: tuple[str, ...] = ()
     pad: Padding | None = None
     mask_of: str = ""
+
+    @property
+    def takes_files(self) -> bool:
+        """Whether BYTES with encoded images or sounds become the input's numbers."""
+        return self.image is not None or self.audio is not None
 
     @property
     def may_be_left_out(self) -> bool:

@@ -252,7 +252,7 @@ def _read_typed(
 
 def _is_image(spec: ModelSpec, name: str) -> bool:
     declared = spec.input(name)
-    return declared is not None and declared.image is not None
+    return declared is not None and declared.takes_files
 
 
 def _typed_data(

@@ -10,7 +10,14 @@ from typing import Any
 
 from ksrv import __version__
 from ksrv.limits import Limits
-from ksrv.model.spec import Dimension, ImageSpec, ModelSpec, TensorSpec, changed_keys
+from ksrv.model.spec import (
+    AudioSpec,
+    Dimension,
+    ImageSpec,
+    ModelSpec,
+    TensorSpec,
+    changed_keys,
+)
 from ksrv.protocol.protobuf import message_class
 
 SERVER_NAME = "ksrv"
@@ -72,6 +79,8 @@ def model_metadata(
         properties |= _length_properties(tensor)
         if tensor.image is not None:
             properties |= _image_properties(tensor, tensor.image, limits or Limits())
+        if tensor.audio is not None:
+            properties |= _audio_properties(tensor.name, tensor.audio)
     for tensor in spec.outputs:
         properties |= _length_properties(tensor)
         if tensor.content_type:
@@ -132,6 +141,14 @@ def _image_properties(tensor: TensorSpec, image: ImageSpec, limits: Limits) -> d
         if numbers:
             values[key] = ",".join(repr(number) for number in numbers)
     return {f"{tensor.name}.image.{key}": value for key, value in values.items()}
+
+
+def _audio_properties(name: str, audio: AudioSpec) -> dict[str, str]:
+    values = {
+        "accepts": "BYTES of shape [N]: one WAV, FLAC, OGG or MP3 file each, beside samples in FP32"
+    }
+    values |= {key: str(value) for key, value in changed_keys(audio).items()}
+    return {f"{name}.audio.{key}": value for key, value in values.items()}
 
 
 def _size(dimension: Dimension) -> str:

@@ -28,6 +28,7 @@ from ksrv._native.tensor.bytes_tensor import ElementsError
 from ksrv.errors import BodyTooLarge, InvalidRequest, quote
 from ksrv.limits import Limits, show_limit
 from ksrv.model.datatypes import BINARY_ONLY, DTYPES
+from ksrv.model.sounds import sound_format
 from ksrv.model.spec import ModelSpec, TensorSpec
 from ksrv.protocol.accept import BINARY_TYPE, JSON_TYPE, accepted, file_type
 from ksrv.protocol.error_texts import body_fault, json_too_large
@@ -252,7 +253,7 @@ def _tensor(
         data = entry.array
     elif entry.data is not None:
         declared = spec.input(entry.name)
-        is_image = declared is not None and declared.image is not None
+        is_image = declared is not None and declared.takes_files
         data = read_data(body, entry, index, is_image=is_image)
     else:
         data = _read_elements(
@@ -296,6 +297,7 @@ def _raw_request(body: memoryview, spec: ModelSpec) -> InferRequest:
     is_element = declared.datatype == "BYTES" or (
         declared.image is not None and bytes_tensor.signature(body) is not None
     )
+    is_element = is_element or (declared.audio is not None and bool(sound_format(body)))
     batches = (spec.max_batch_size or spec.row_limit) > 0
     shape = None if is_element else _raw_shape(declared, batches, len(body))
     if shape is not None:

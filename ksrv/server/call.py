@@ -6,6 +6,7 @@ client's model or submits a client's request.
 
 import logging
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Protocol, TypeAlias
@@ -24,6 +25,10 @@ log = logging.getLogger(__name__)
 
 Find: TypeAlias = "Callable[[str, str], ModelVersion]"
 """Returns the model for a name and a version ("" for the highest); see `Engine.find`."""
+
+
+_SOUND_THREADS = ThreadPoolExecutor(4, "ksrv-sound")
+"""Submit requests with sounds, because decoding them may take long, and I/O threads must not wait for it."""
 
 
 class InferCall(Protocol):
@@ -134,6 +139,27 @@ def run_infer(call: InferCall, engine: "Engine", *, waits: bool) -> None:
     try:
         call.authorize()
         request = call.read(partial(engine.find, waits=waits))
+        target = request.target
+        if waits or target is None or not target.validator.decodes(request):
+            _submit(call, engine, request, waits=waits)
+        else:
+            _SOUND_THREADS.submit(_submit, call, engine, request, waits=True)
+    except NotLoaded as error:
+        # The call is served again on another thread, which may wait for the load.
+        again = partial(run_infer, call, engine, waits=True)
+        if waits or not engine.wait_elsewhere(error.model, again, call.refuse):
+            _refuse(call, error)
+    except Exception as error:  # noqa: BLE001  (becomes the answer)
+        _refuse(call, error)
+
+
+def _submit(call: InferCall, engine: "Engine", request: InferRequest, *, waits: bool) -> None:
+    """Submit the request of a call. A refusal is its answer, unless its model is dormant.
+
+    Raises:
+        NotLoaded: The model is dormant, and the calling thread may not wait.
+    """
+    try:
         handle = engine.submit(
             request,
             None if call.blocks else partial(finish, call),
@@ -141,13 +167,9 @@ def run_infer(call: InferCall, engine: "Engine", *, waits: bool) -> None:
             caller_blocks=call.may_run,
             waits=waits,
         )
-    except NotLoaded as error:
-        # The call is served again on another thread, which may wait for the load.
-        again = partial(run_infer, call, engine, waits=True)
-        if waits or not engine.wait_elsewhere(error.model, again, call.refuse):
-            _refuse(call, error)
-        return
-    except Exception as error:  # noqa: BLE001  (becomes the answer)
+    except Exception as error:
+        if isinstance(error, NotLoaded) and not waits:
+            raise
         _refuse(call, error)
         return
     # To cancel one part of a split request cancels all parts, so watching the last part is enough.

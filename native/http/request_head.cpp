@@ -145,11 +145,11 @@ bool has_tab(const unsigned char *at, const unsigned char *end) noexcept {
     return memchr(at, '\t', static_cast<size_t>(end - at)) != nullptr;
 }
 
-// Whether the content type is an image or a multipart form.
+// Whether the content type is an image, a sound or a multipart form.
 bool is_upload(const unsigned char *at, const unsigned char *end) noexcept {
     trim(at, end);
     const size_t length = static_cast<size_t>(end - at);
-    return prefixed(at, length, "image/") || prefixed(at, length, "multipart/");
+    return prefixed(at, length, "image/") || prefixed(at, length, "audio/") || prefixed(at, length, "multipart/");
 }
 
 // The fault in a field line that does not begin with a name and a colon. `at` follows the name.

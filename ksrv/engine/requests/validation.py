@@ -15,13 +15,14 @@ a batch key that no other request gets, so that no request waits for it in a bat
 import hashlib
 import itertools
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, cast
 
 from ksrv._native.images.image_header import DECODED_APART_NS
 from ksrv._native.server.instance_runner import FIRST_UNSHARED_KEY
 from ksrv._native.tensor.padding import LENGTH_KEYS, LengthBuckets
+from ksrv.engine.requests.audio_input import AudioInput
 from ksrv.errors import InvalidRequest, ModelFailed, quote
 from ksrv.images.encoder import wanted_encoding
 from ksrv.images.preparer import ImagePreparer
@@ -35,6 +36,9 @@ MOST_KNOWN_KEYS = 4096
 LARGEST_EMPTY = 65_536
 """The most elements that all empty inputs of a request may announce in dimensions that the model leaves open,
 apart from the zeros. A handler may need a list, a mask or an iteration for each, although no byte was sent for it."""
+
+
+NO_AUDIO: Mapping[str, AudioInput] = {}
 
 
 class Validated(NamedTuple):
@@ -68,6 +72,7 @@ class RequestValidator:
     Args:
         spec: The version's description, completed by its loader.
         images: How the images of each image input are prepared, by input name.
+        audio: The readers of inputs that take sounds, by input name.
         split: Whether a request with more rows than a batch may be split.
         decodes_apart: Whether slow images are decoded on a separate thread.
     """
@@ -76,12 +81,14 @@ class RequestValidator:
         self,
         spec: ModelSpec,
         images: dict[str, ImagePreparer] | None = None,
+        audio: Mapping[str, AudioInput] = NO_AUDIO,
         *,
         split: bool = False,
         decodes_apart: bool = True,
     ) -> None:
         self.spec = spec
         self.split = split
+        self._audio = audio
         self._decodes_apart = decodes_apart
         declared = () if spec.accepts_any_inputs else spec.inputs
         self._inputs = {entry.name: _input(entry, (images or {})) for entry in declared}
@@ -108,6 +115,10 @@ class RequestValidator:
             entry.fixed_tail is not None and not entry.spec.optional
             for entry in self._inputs.values()
         )
+
+    def decodes(self, request: InferRequest) -> bool:
+        """Tell whether `validate` decodes sounds of a request, which may take long."""
+        return any(one.datatype == "BYTES" and one.name in self._audio for one in request.inputs)
 
     def validate(self, request: InferRequest) -> Validated:
         """Check a request.
@@ -156,9 +167,12 @@ class RequestValidator:
         if len(request.inputs) != len(inputs):
             self._raise_wrong_names(request)
         seen = set()
-        for tensor in request.inputs:
+        for index, tensor in enumerate(request.inputs):
             name = tensor.name
             expected = inputs.get(name)
+            if tensor.datatype == "BYTES" and name in self._audio and name not in seen:
+                request.inputs[index] = tensor = self._audio[name].read(tensor)
+                request.nbytes += tensor.nbytes  # the queue counts the decoded samples, too
             if expected is None or name in seen:
                 self._raise_wrong_names(request)
             assert expected is not None
@@ -218,6 +232,7 @@ class RequestValidator:
         """Return the error for an input of a datatype that the model does not take, with a hint about images."""
         spec = expected.spec
         hint = " or BYTES with encoded images" if expected.images is not None else ""
+        hint = " or BYTES with sound files" if tensor.name in self._audio else hint
         if not hint and tensor.datatype == "BYTES" and len(spec.shape) == 4:
             hint = (
                 f": encoded images need the layout NHWC with 1 or 3 channels, and its shape is "

@@ -1,4 +1,4 @@
-"""Infer requests whose body is an image or a form with files, as curl and browsers send them.
+"""Infer requests whose body is an image, a sound or a form with files, as curl and browsers send them.
 
     curl --data-binary @cat.jpg -H 'Content-Type: image/jpeg' .../infer
     curl -F image=@cat.jpg -F image=@dog.png .../infer
@@ -29,7 +29,8 @@ from ksrv.protocol.forms.multipart import (
 from ksrv.request import Element, Tensor
 
 JSON_TYPE = "application/json"
-_IMAGE, _FORM, _URLENCODED = "image/", "multipart/", "application/x-www-form-urlencoded"
+_FILES = ("image/", "audio/")
+_FORM, _URLENCODED = "multipart/", "application/x-www-form-urlencoded"
 _STARTS = (b"\xff\xd8", b"\x89P")
 """The first two bytes of JPEG and PNG."""
 _BASE64_STARTS = ("/9j/", "iVBOR", "R0lGOD", "UklGR", "Qk", "SUkqA", "TU0AK")
@@ -57,7 +58,7 @@ def is_upload(content_type: str | None) -> bool:
     Args:
         content_type: The request's `Content-Type`, if there is one.
     """
-    return (content_type or "").lower().startswith((_IMAGE, _FORM))
+    return (content_type or "").lower().startswith((*_FILES, _FORM))
 
 
 def read_upload(
@@ -87,7 +88,7 @@ def read_upload(
         return _form(read_multipart(body, boundary), spec, limits, input_name)
     if lowered.startswith(_URLENCODED):
         _refuse_stripped(body[:_HEAD_BYTES])
-    if lowered.startswith(_IMAGE) or signature(body) is not None:
+    if lowered.startswith(_FILES) or signature(body) is not None:
         name = input_name or image_input(spec)
         return Upload([_tensor(name, [body], spec)])
     return None
@@ -109,7 +110,7 @@ def image_input(spec: ModelSpec) -> str:
         InvalidRequest: The model has no such input, or several.
     """
     inputs = spec.required_inputs or spec.inputs
-    names = [entry.name for entry in inputs if entry.image is not None]
+    names = [entry.name for entry in inputs if entry.takes_files]
     names = names or [entry.name for entry in inputs if entry.datatype == "BYTES"]
     names = names or [entry.name for entry in inputs]
     if len(names) == 1:
@@ -161,7 +162,7 @@ def _form(
 
 
 def _takes_numbers(declared: TensorSpec) -> bool:
-    return declared.image is None and declared.datatype != "BYTES"
+    return not declared.takes_files and declared.datatype != "BYTES"
 
 
 def _value(part: FormPart, declared: TensorSpec, left: int) -> Any:
@@ -205,7 +206,7 @@ def _named(part: FormPart, spec: ModelSpec, input_name: str | None) -> str:
     """Return the input that a part is for. A file with another name is for the only input that takes images."""
     if not spec.inputs or spec.accepts_any_inputs or spec.input(part.name) is not None:
         return part.name
-    images = [entry.name for entry in spec.inputs if entry.image is not None]
+    images = [entry.name for entry in spec.inputs if entry.takes_files]
     if part.is_file and (input_name or len(images) == 1):
         return input_name or images[0]
     return part.name

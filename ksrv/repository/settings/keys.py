@@ -44,6 +44,7 @@ from ksrv.model.config import (
 )
 from ksrv.model.spec import (
     LARGEST_SIZE,
+    AudioSpec,
     ImageSpec,
     Key,
     OutputImageSpec,
@@ -247,6 +248,7 @@ def _is_union(declared: Any) -> bool:
 if TYPE_CHECKING:
     ImageSection: TypeAlias = Section
     OutputImageSection: TypeAlias = Section
+    AudioSection: TypeAlias = Section
     PadSection: TypeAlias = Section
     StateSection: TypeAlias = Section
 else:
@@ -260,6 +262,7 @@ else:
         formats=Annotated[list[Literal[FORMATS]], Meta(min_length=1)],
     )
     OutputImageSection = section("OutputImageSection", OutputImageSpec)
+    AudioSection = section("AudioSection", AudioSpec)
     PadSection = section("PadSection", Padding)
     StateSection = section("StateSection", StateTensor)
 
@@ -282,6 +285,7 @@ class InputSection(TensorSection):
     """A declared input."""
 
     image: ImageSection | None = None
+    audio: AudioSection | None = None
     optional: Annotated[
         bool, means("A request may leave the input out; the handler then gets None")
     ] = False

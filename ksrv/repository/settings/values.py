@@ -15,7 +15,8 @@ from ksrv.model.compile_plan import read_plan
 from ksrv.model.config import BUILT_IN_HANDLERS, JoinPolicy, ModelConfig, VersionPolicy
 from ksrv.model.fault import Fault
 from ksrv.model.input_rules import default_image, with_lengths
-from ksrv.model.spec import Padding, SequenceLimits, TensorSpec, file_problem, whole
+from ksrv.model.sounds import audio_problem
+from ksrv.model.spec import AudioSpec, Padding, SequenceLimits, TensorSpec, file_problem, whole
 from ksrv.repository.settings.image_section import read_image, read_output_image
 from ksrv.repository.settings.keys import InputSection, OutputSection, TensorSection, given
 from ksrv.repository.settings.labels import read_labels
@@ -252,6 +253,11 @@ def _tensors(key: str, sections: Sequence[TensorSection]) -> tuple[TensorSpec, .
             image = None if lengths or section.pad else default_image(kind, shape)
             if section.image is not None:
                 image = read_image(path, section.image, kind, shape)
+            audio = None
+            if section.audio is not None:
+                audio = AudioSpec(**given(section.audio, AudioSpec))
+                if problem := audio_problem(audio, kind, shape):
+                    raise Fault((key, index, "audio"), problem)
             pad = None
             if section.pad is not None:
                 pad = Padding(**given(section.pad, Padding))
@@ -262,6 +268,7 @@ def _tensors(key: str, sections: Sequence[TensorSection]) -> tuple[TensorSpec, .
                     kind,
                     shape,
                     image,
+                    audio,
                     optional=section.optional,
                     lengths=lengths,
                     pad=pad,

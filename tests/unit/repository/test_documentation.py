@@ -11,7 +11,7 @@ from ksrv.dialects.torchserve.archive.keys import UnpackedKeys
 from ksrv.handlers.batch import Batch
 from ksrv.handlers.context import Context
 from ksrv.model.config import Cache, JoinPolicy, Recording, StateTensor
-from ksrv.model.spec import ImageSpec, Padding, SequenceLimits
+from ksrv.model.spec import AudioSpec, ImageSpec, Padding, SequenceLimits
 from ksrv.repository.model_yaml import load_model_config
 from ksrv.repository.settings.keys import ModelKeys
 from ksrv.testing import load
@@ -47,6 +47,10 @@ def test_the_documented_settings_are_valid_and_complete(tmp_path):
     assert loaded.inputs[4].mask_of == "ids"
     pad = SETTINGS.partition("\n    pad:")[2].partition("  - {")[0]
     assert set(re.findall(r"^      (\w+):", pad, re.MULTILINE)) == set(Padding.__struct_fields__)
+    audio = SETTINGS.partition("    audio:")[2].partition("outputs:")[0]
+    assert set(re.findall(r"^      (\w+):", audio, re.MULTILINE)) == set(
+        AudioSpec.__struct_fields__
+    )
     image = SETTINGS.partition("    image:")[2].partition("  - name: ids")[0]
     assert set(re.findall(r"^      (\w+):", image, re.MULTILINE)) == set(
         ImageSpec.__struct_fields__
