@@ -17,7 +17,7 @@ from ksrv.engine.engine import Engine, EngineSettings
 from ksrv.engine.instances.warmup import TOLERANCE
 from ksrv.engine.instances.warmup_requests import samples
 from ksrv.engine.model import ModelVersion
-from ksrv.errors import HandlerFailed, KsrvError
+from ksrv.errors import KsrvError
 from ksrv.model.datatypes import DTYPES, widen_bfloat16
 from ksrv.model.spec import ModelSpec, TensorSpec
 from ksrv.repository.entry import ModelEntry
@@ -51,20 +51,17 @@ def compare_answers(
     Args:
         model: The loaded model. Nothing else may run on it.
         repository: The repository that has the model alone.
+
+    Raises:
+        ClickException: A sample cannot be read, or fails alone.
     """
     other = Engine(OtherExecutor(repository.paths, formats()), EngineSettings())
     other.start(wait=True)
     try:
         requests = [(file.name, one) for file in files for one in samples(model.spec, file)]
         for name, request in requests:
-            beside = [one for _, one in requests if one is not request]
-            runs = _runs(model, other, request, beside)
-            try:
-                alone = [_values(one) for one in run_batch(model, [request])[0].outputs]
-            except KsrvError as error:
-                result = {"output": "", "result": f"fails: {error.message}", "ok": False}
-                yield {"sample": name, "comparison": "alone"} | result
-                continue
+            runs = _runs(model, other, request, [one for _, one in requests if one is not request])
+            alone = [_values(one) for one in run_batch(model, [request])[0].outputs]
             for comparison, run in runs.items():
                 try:
                     results = list(map(_difference, alone, map(_values, run())))
@@ -73,8 +70,8 @@ def compare_answers(
                     results = [{"output": "every output", "result": reason, "ok": True}]
                 for result in results:
                     yield {"sample": name, "comparison": comparison} | result
-    except HandlerFailed as error:
-        raise click.UsageError(error.message) from None
+    except KsrvError as error:
+        raise click.ClickException(error.message) from None
     finally:
         other.close(timeout=10.0)
 

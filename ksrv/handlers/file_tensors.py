@@ -21,7 +21,7 @@ from ksrv.loaders.device import torch_device
 from ksrv.loaders.loaded import LoadedModel
 from ksrv.loaders.named import NamedModel
 from ksrv.model.config import ModelConfig, StateTensor
-from ksrv.model.datatypes import DTYPES, NAME_BY_DTYPE, KindMismatch, OutOfRange, cast
+from ksrv.model.datatypes import DTYPES, NAME_BY_DTYPE, cast
 from ksrv.model.spec import TensorSpec, fits
 from ksrv.request import Array
 from ksrv.torch_interop import is_tensor
@@ -58,7 +58,7 @@ class KeptStates:
             wanted: The names of the outputs to return; empty for all.
         """
         states = [[_state(sequence, state) for sequence in sequences] for state in self._states]
-        if not self._has_rows or all(map(_have_one_shape, states)):
+        if not self._has_rows or all(len({one.shape for one in kept}) == 1 for kept in states):
             outputs = self._call(model, inputs, states)
             self._keep(outputs, sequences)
             return {name: outputs[name] for name in wanted or outputs}
@@ -114,6 +114,7 @@ class FileTensors(NamedModel):
 
     Attributes:
         model: The model without this wrapper. Handlers may use its attributes, such as `session`, through the wrapper.
+        shown: This model as handlers and clients see it.
 
     Raises:
         HandlerError: The settings name tensors that the file does not have, or cannot have these values.
@@ -123,12 +124,19 @@ class FileTensors(NamedModel):
         config = context.config
         self.model = loaded.model
         self._context = context
-        is_named = isinstance(self.model, NamedModel)
-        self._results = [
-            *(self.model.outputs if is_named else (spec.name for spec in loaded.outputs))
-        ]
         inputs = {spec.name: spec for spec in loaded.inputs}
-        self._check(config, inputs, self._results, loaded.left_out)
+        outputs = {spec.name: spec for spec in loaded.outputs}
+        is_named = isinstance(self.model, NamedModel)
+        self._results = list(self.model.outputs if is_named else outputs)
+        if not inputs or not self._results:
+            raise HandlerError(
+                "rename:, constants:, state: and names alone in outputs: need a file that says what its inputs and "
+                "outputs are: ONNX, OpenVINO or .pt2"
+            )
+        _check_names("rename", config.rename, [*inputs, *self._results, *loaded.left_out])
+        _check_names("constants", config.constants, inputs)
+        _check_names("state", [state.input for state in config.state], inputs)
+        _check_names("state", [state.output for state in config.state], self._results)
         filled = {*config.constants, *(state.input for state in config.state)}
         hidden = {state.output for state in config.state}
         listed = config.served_outputs or [spec.name for spec in config.outputs]
@@ -154,34 +162,7 @@ class FileTensors(NamedModel):
             (inputs[name], _constant(inputs[name], value))
             for name, value in config.constants.items()
         ]
-
-    @staticmethod
-    def _check(
-        config: ModelConfig,
-        inputs: Collection[str],
-        outputs: Collection[str],
-        left_out: Collection[str],
-    ) -> None:
-        """Refuse settings with names of tensors that the file does not have."""
-        if not inputs or not outputs:
-            raise HandlerError(
-                "rename:, constants:, state: and names alone in outputs: need a file that says what its inputs and "
-                "outputs are: ONNX, OpenVINO or .pt2"
-            )
-        _check_names("rename", config.rename, [*inputs, *outputs, *left_out])
-        _check_names("constants", config.constants, inputs)
-        _check_names("state", [state.input for state in config.state], inputs)
-        _check_names("state", [state.output for state in config.state], outputs)
-
-    def shown(self, loaded: LoadedModel) -> LoadedModel:
-        """Return the model as handlers and clients see it.
-
-        Args:
-            loaded: The model as its loader returned it.
-        """
-        inputs = {spec.name: spec for spec in loaded.inputs}
-        outputs = {spec.name: spec for spec in loaded.outputs}
-        return replace(
+        self.shown = replace(
             loaded,
             model=self,
             inputs=tuple(replace(inputs[old], name=new) for new, old in self._given.items()),
@@ -232,7 +213,7 @@ def present(loaded: LoadedModel, context: Context) -> LoadedModel:
     config = context.config
     if not (config.rename or config.constants or config.state or config.served_outputs):
         return loaded
-    return FileTensors(loaded, context).shown(loaded)
+    return FileTensors(loaded, context).shown
 
 
 def _by_new_name(config: ModelConfig, names: Iterable[str]) -> dict[str, str]:
@@ -264,16 +245,13 @@ def _completed(state: StateTensor, spec: TensorSpec, config: ModelConfig) -> Sta
         raise HandlerError(f"{shown} has texts; a state has numbers")
     sizes = list(spec.shape)
     if config.counts_rows:
-        if state.batch_dimension >= len(sizes):
+        at = state.batch_dimension
+        rows = sizes.pop(at) if at < len(sizes) else 0
+        is_lone = rows == 1 and config.batching is None
+        if isinstance(rows, int) and rows != -1 and not is_lone:
             raise HandlerError(
-                f"{shown} has the shape {spec.wire_shape} in the model file, and no batch_dimension "
-                f"{state.batch_dimension}"
-            )
-        rows = sizes.pop(state.batch_dimension)
-        if isinstance(rows, int) and rows != -1 and (config.batching is not None or rows != 1):
-            raise HandlerError(
-                f"{shown} has the shape {spec.wire_shape} in the model file, whose dimension {state.batch_dimension} "
-                f"does not count rows; name the dimension that does in batch_dimension:"
+                f"{shown} has the shape {spec.wire_shape} in the model file, whose dimension {at} does not count rows; "
+                f"name the dimension that does in batch_dimension:"
             )
     initial = state.initial_shape
     if initial is None:
@@ -298,9 +276,8 @@ def _constant(spec: TensorSpec, value: object) -> Array:
         array = array.astype(object) if own == "BYTES" else array
         found = cast(array, own, spec.datatype)
     except (ValueError, KeyError) as error:
-        is_known = isinstance(error, KindMismatch | OutOfRange)
         raise HandlerError(
-            f"{shown} is {spec.datatype} in the model file{f': {error}' if is_known else ', and the value is no such array'}"
+            f"{shown} is {spec.datatype} in the model file, and the value is not: {error}"
         ) from None
     if all(size in (-1, 1) for size in spec.shape) and not found.ndim:
         found = found.reshape((1,) * (len(spec.shape) - spec.batched))
@@ -314,10 +291,6 @@ def _constant(spec: TensorSpec, value: object) -> Array:
 def _state(sequence: OpenSequence, state: StateTensor) -> Array:
     kept = sequence.state.get(state.input)
     return np.zeros(state.initial_shape or (), DTYPES[state.datatype]) if kept is None else kept
-
-
-def _have_one_shape(states: Sequence[Array]) -> bool:
-    return all(state.shape == states[0].shape for state in states)
 
 
 def _joined(rows: list[Any]) -> Any:

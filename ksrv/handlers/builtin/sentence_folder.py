@@ -9,16 +9,8 @@ from pathlib import Path
 from typing import Any
 
 MODULES = "modules.json"
-POOLING = {
-    "mean": "mean",
-    "mean_tokens": "mean",
-    "cls": "cls",
-    "cls_token": "cls",
-    "max": "max",
-    "max_tokens": "max",
-    "lasttoken": "last",
-}
-"""The pooling of `text_encoder` by the names of the package's versions."""
+POOLING = {"mean": "mean", "cls": "cls", "max": "max", "lasttoken": "last"}
+"""The pooling of `text_encoder` by the names of the package; its older versions write `pooling_mode_mean_tokens`."""
 
 
 def folder_of(file: Path | None, root: Path) -> Path | None:
@@ -61,7 +53,7 @@ def folder_parameters(folder: Path) -> dict[str, Any]:
 def _pooling(path: Path) -> str:
     given = _read(path)
     modes = given.get("pooling_mode") or [
-        key.removeprefix("pooling_mode_")
+        key.removeprefix("pooling_mode_").removesuffix("_tokens").removesuffix("_token")
         for key, value in given.items()
         if key.startswith("pooling_mode_") and value is True
     ]

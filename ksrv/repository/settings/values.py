@@ -167,25 +167,23 @@ def _check_file_tensors(keys: Any, served: Sequence[str]) -> None:
     Args:
         served: The entries of `outputs:` that are names alone.
     """
-    for index, name in enumerate(served):
-        if len(served) != len(keys.outputs):
-            raise Fault(
-                ("outputs",),
-                "some entries are names alone, and others have a datatype and a shape; write all in one form",
-            )
-        if name in served[:index]:
-            raise Fault(("outputs", index), f"{name!r} is named twice")
+    if served and len(served) != len(keys.outputs):
+        raise Fault(
+            ("outputs",),
+            "some entries are names alone, and others have a datatype and a shape; write all in one form",
+        )
+    states = keys.state or ()
+    for key, names in (
+        ("outputs", served),
+        ("state", [*(keys.constants or {}), *(state.input for state in states)]),
+        ("state", [state.output for state in states]),
+    ):
+        twice = next((name for name in names if names.count(name) > 1), None)
+        if twice is not None:
+            raise Fault((key,), f"{twice!r} is named twice, here or in constants:")
     for key in ("rename", "constants", "state"):
         if getattr(keys, key) and keys.model is None:
             raise Fault((key,), "changes tensors of a model file; name the file under model:")
-    states = keys.state or ()
-    for index, state in enumerate(states):
-        for side in ("input", "output"):
-            name = getattr(state, side)
-            if any(getattr(other, side) == name for other in states[:index]):
-                raise Fault(("state", index, side), f"{name!r} is named twice")
-        if state.input in (keys.constants or {}):
-            raise Fault(("state", index, "input"), f"{state.input!r} is one of constants:, too")
     if states and keys.sequences is not None and keys.sequences.several_rows:
         raise Fault(("sequences", "several_rows"), "a model with state: takes one row at a time")
     if states and keys.cuda_graphs:

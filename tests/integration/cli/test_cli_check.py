@@ -175,10 +175,10 @@ def test_samples_that_cannot_run(check, tmp_path):
     write_double(tmp_path / "models")
     (tmp_path / "x.npy").write_bytes(b"nothing")
     done = check(tmp_path / "models", "--sample", tmp_path / "x.npy")
-    assert done.exit_code == 2 and "x.npy of the model double cannot be read" in done.output
+    assert done.exit_code == 1 and "x.npy of the model double cannot be read" in done.output
     np.save(tmp_path / "x.npy", np.ones((1, 5), np.float32))
-    status, found = compare(check, tmp_path / "models", "--sample", tmp_path / "x.npy")
-    assert status == 1 and "fails: " in found[("x.npy", "alone", "")]["result"]
+    done = check(tmp_path / "models", "--sample", tmp_path / "x.npy")
+    assert done.exit_code == 1 and "Error: " in done.output and "[-1, 4]" in done.output
     write_model(tmp_path / "models", "fails", FAILS, VECTOR)
     done = check(tmp_path / "models", "--sample", tmp_path / "x.npy")
     assert done.exit_code == 2 and "--sample is for one model, and PATHS have 2" in done.output

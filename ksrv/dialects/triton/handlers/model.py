@@ -15,7 +15,7 @@ from ksrv.dialects.triton.declarations import BoundTensor, TritonDeclarations
 from ksrv.errors import HandlerFailed
 from ksrv.handlers.base import BaseHandler
 from ksrv.handlers.context import Context
-from ksrv.loaders.loaded import LoadedModel, ModelLoadError
+from ksrv.loaders.loaded import ModelLoadError
 from ksrv.model.spec import Dimension, ModelSpec, TensorSpec, allows, fits
 
 
@@ -37,7 +37,7 @@ class TritonModel(BaseHandler):
         check_side("output", tensors.outputs, outputs, loaded.outputs, batched)
         if loaded.is_torch:
             self.model = TorchBinding(self.model, tensors)
-        elif _differs(tensors, loaded):
+        elif any(one.model_shape is not None for one in (*tensors.inputs, *tensors.outputs)):
             self.model = NamedBinding(self.model, tensors)
 
     @cached_property
@@ -258,13 +258,6 @@ def _agree(declared: Sequence[int], in_file: Sequence[Dimension]) -> bool:
     return len(declared) == len(in_file) and all(
         size == -1 or allows(known, size) for known, size in pairs
     )
-
-
-def _differs(tensors: TritonDeclarations, loaded: LoadedModel) -> bool:
-    """Whether clients see other shapes than the model has, or fewer outputs."""
-    bound = (*tensors.inputs, *tensors.outputs)
-    fewer = bool(tensors.outputs) and len(tensors.outputs) != len(loaded.outputs)
-    return fewer or any(tensor.model_shape is not None for tensor in bound)
 
 
 def _argument_names(module: Any) -> list[str] | None:

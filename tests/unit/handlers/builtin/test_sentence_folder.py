@@ -104,7 +104,7 @@ def test_parameters_of_model_yaml_win(tmp_path):
         (
             {"pooling_mode_mean_tokens": True, "pooling_mode_cls_token": True},
             MODULES,
-            "pools by mean_tokens, cls_token",
+            "pools by mean, cls",
         ),
         ({"pooling_mode": "mean", "include_prompt": False}, MODULES, "over all tokens"),
         (
