@@ -33,14 +33,14 @@ RESERVED_HEADERS = frozenset(
         "server",
         "server-timing",
         "te",
-        "x-request-id",
         "trailer",
         "transfer-encoding",
         "upgrade",
+        "x-request-id",
     }
 )
-"""Headers that no handler can set, over any protocol: they frame the message (RFC 9110 7.6.1, RFC 9113 8.2.2) or are
-only the server may set them."""
+"""Headers that no handler can set, over any protocol: they frame the message (RFC 9110 7.6.1, RFC 9113 8.2.2) or only
+the server may set them."""
 
 
 def quote(text: object) -> str:
@@ -134,7 +134,8 @@ def check_field(name: str, value: str) -> None:
 
 
 def _shown(text: str) -> str:
-    return ascii(text if len(text) <= 64 else text[:64] + "...")
+    """Return a text of a handler in quotes, escaped to ASCII, and cut."""
+    return ascii(text if len(text) <= QUOTED_CHARACTERS else text[:QUOTED_CHARACTERS] + "...")
 
 
 class KsrvError(Exception):

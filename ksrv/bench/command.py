@@ -100,7 +100,11 @@ def _shapes(texts: Sequence[str]) -> dict[str, tuple[int, ...]]:
 @click.option("--seconds", default=10.0, show_default=True, help="Seconds to measure.")
 @click.option("--warm-up", default=2.0, show_default=True, help="Seconds before the measurement.")
 @click.option(
-    "--rows", default=1, show_default=True, type=click.IntRange(1), help="Rows of each request."
+    "--rows",
+    default=1,
+    show_default=True,
+    type=click.IntRange(1),
+    help="Rows of each request; how often the value of a file is repeated.",
 )
 @click.option(
     "--shape",

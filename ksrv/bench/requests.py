@@ -27,7 +27,8 @@ def operations_of(
         version: The model's version, or "" for the default.
         files: NAME=FILE is the value of an input in every request. Each FILE without a name is a separate request: it
             is the value of the only input that has no NAME=FILE.
-        rows: Rows of every request; if values come from files, they are repeated.
+        rows: Rows of every request with generated values. The value of a file is repeated as often; each row of a .npy
+            file by itself.
         shapes: Shapes of inputs by name, for generated values.
 
     Raises:
@@ -43,22 +44,23 @@ def operations_of(
     unnamed: list[str] = []
     for text in files:
         key, equals, path = text.partition("=")
+        # The name of a file may itself contain "=".
         if equals and (key in declared or not Path(text).is_file()):
             named[key] = _of_file(key, Path(path), rows, declared.get(key))
         else:
             unnamed.append(text)
-    free = [entry for key, entry in declared.items() if key not in named]
-    if unnamed and len(free) != 1:
+    unset = [entry for key, entry in declared.items() if key not in named]
+    if unnamed and len(unset) != 1:
         raise ValueError(f"{unnamed[0]}: expected NAME=FILE, for the inputs are {_names(declared)}")
     if not declared and not named:
         raise ValueError(
             f"the model {name} declares no inputs; give each as NAME=FILE, such as image=cat.jpg"
         )
     if unnamed:
-        only = free[0]
+        only = unset[0]
         choices = [_of_file(only.name, Path(path), rows, only) for path in unnamed]
     else:
-        named |= {entry.name: _generated(entry, rows, shapes.get(entry.name)) for entry in free}
+        named |= {entry.name: _generated(entry, rows, shapes.get(entry.name)) for entry in unset}
         choices = []
     fixed = tuple(named.values())
     operation = Operation("ModelInfer", name, version, fixed)
@@ -93,6 +95,7 @@ def _generated(declared: Declared, rows: int, shape: tuple[int, ...] | None) -> 
     dtype = np.dtype(DTYPES.get(declared.datatype, "<f4"))
     if dtype.kind == "f":
         return encode(name, random.random(shape, np.float32).astype(dtype), declared)
+    # 0 and 1 are valid as booleans and as most indexes.
     return encode(name, random.integers(0, 2, shape).astype(dtype), declared)
 
 

@@ -154,6 +154,7 @@ class ModelCalls:
             return bool(handles) and all(handle.done() for handle in handles)
 
         try:
+            # A dormant model raises NotLoaded at once, because this thread must not wait for the load.
             handle = self.submit(request, allow_inline=alone, waits=False)
         except NotLoaded:  # the model is dormant: another thread loads it and then submits the call
             handle = ThreadedCall(
@@ -165,7 +166,10 @@ class ModelCalls:
 
 
 class CallGraph:
-    """Remembers which models have called which. Entries are never removed."""
+    """Remembers which models have called which. Entries are never removed.
+
+    A change of a model makes the cached answers of its callers outdated.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -180,6 +184,7 @@ class CallGraph:
         Returns:
             Whether this is the first such call.
         """
+        # Without the lock, because nearly every call was noted before.
         if caller in self._callers.get(called, ()):
             return False
         with self._lock:

@@ -33,6 +33,7 @@ def outage_of(version: ModelVersion, find: Callable[[str, str], ModelVersion]) -
     """
     if reason := version.why_not_ready:
         return Outage(reason, version.returning)
+    # No needs form a circle: the repository refuses such models.
     for name, number in version.config.needs:
         try:
             found = outage_of(find(name, number), find)
@@ -85,7 +86,10 @@ def _is_required(model: ModelVersions) -> bool:
 
 
 def _outage(model: ModelVersions, find: Callable[[str, str], ModelVersion]) -> Outage | None:
-    """Return why a model does not serve the requests that name no version; None if it does."""
+    """Return why a model does not serve the requests that name no version; None if it does.
+
+    A model without a default version has no ready version. The reason is then that of its highest version.
+    """
     if model.default is not None:
         return outage_of(model.default, find)
     found = model.highest_state

@@ -29,7 +29,7 @@ class Context(ABC):
         source: The version on disk.
         config: Its settings.
         instance: The number of this handler among the model's instances.
-        threads: CPU threads that this instance may use; 0 for no limit.
+        threads: CPU threads that this instance may use; 0 for the threads of the settings.
         metrics: Reports the handler's values to the metrics page.
 
     Attributes:

@@ -46,13 +46,13 @@ struct ModelSignature {
     std::string model, version;
     std::vector<InputSignature> inputs;
     std::vector<std::string> outputs;  // empty if the model declares none
-    bool has_fields = true;            // answers can be an object of the outputs: all have rows and usual names
-    std::vector<std::uint32_t> cut;    // by output: bit k is set if dimension k is the length of the rows
+    bool has_fields = true;            // plain JSON can name the outputs: all have rows, and no reserved names
+    std::vector<std::uint32_t> cut;    // by output: bit k: dimension k is cut to the length of the unpadded row
     std::unique_ptr<LengthBuckets> lengths;  // which rows share batches, if rows are padded
     std::uint64_t max_rows = 0;        // of a batch; 0: the model does not batch
     std::int64_t timeout_ns = 0;       // 0: no timeout
     HeaderLimits limits;
-    std::size_t json_limit = 0;
+    std::size_t json_limit = 0;        // the most bytes of JSON in a request
     bool nan_literals = false;         // write NaN in JSON answers as Python does
     bool hides_token = false;          // hide the header with the token from the handler
     Sampler recorded;                  // chooses the requests that Python records

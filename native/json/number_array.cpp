@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <cstring>
 #include <limits>
 #include <type_traits>
 
@@ -19,7 +20,8 @@ namespace {
 constexpr std::uint64_t SMALL_POWERS[] = {1,      10,      100,      1000,     10000,
                                                  100'000, 1'000'000, 10'000'000, 100'000'000};
 
-// The number written by eight digit values. The first digit is in the lowest byte.
+// The number written by eight digit values. The first digit is in the lowest byte. Joins pairs of digits, then
+// multiplies the four pairs by 10^6, 10^4, 100 and 1 in two products.
 std::uint32_t eight_digits(std::uint64_t values) noexcept {
     values = values * 10 + (values >> 8);
     return static_cast<std::uint32_t>(
@@ -81,10 +83,9 @@ std::uint32_t others_of_32(const char *at) noexcept {
 // Appends `count` digits, at most 24, of the 24 bytes at `at` to `value`. All counts run the same instructions, because
 // a branch on the length of a fraction would be mispredicted half of the time.
 std::uint64_t append_digits(const char *at, int count, std::uint64_t value) noexcept {
-    const int most = 8, none = 0;
-    const int first = std::min(count, most);
-    const int second = std::min(std::max(count - 8, none), most);
-    const int third = std::max(count - 16, none);
+    const int first = std::min(count, 8);
+    const int second = std::min(std::max(count - 8, 0), 8);
+    const int third = std::max(count - 16, 0);
     const auto part = [&](int word, int digits) {
         const std::uint64_t values = json::load8(at + 8 * word) ^ json::repeat('0');
         const int half = 4 * (8 - digits);  // a single shift by 64 would be undefined
@@ -159,8 +160,8 @@ bool scale_fast(std::uint64_t digits, std::int64_t exponent, double *value) noex
 bool scale_fast(std::uint64_t, std::int64_t, double *) noexcept { return false; }
 #endif
 
-// `run` reads the brackets and commas, and calls the `scalar` of the datatype for each value. Methods return false for
-// a fault, which is then in the result.
+// `run` and `nested` read the brackets and commas, and call the `scalar` of the datatype for each value. Methods return
+// false for a fault. It is then in the result, except for `nested`, whose caller needs no reason.
 class NumberReader {
 public:
     NumberReader(const char *data, std::size_t length, NumbersResult *result) noexcept
@@ -343,6 +344,7 @@ private:
         const int sign = *at_ == '-';
         const char *first = at_ + sign;
         if (!json::is_digit(first[0]) || first[1] != '.') return false;
+        // Bit 29 ends the count if all are digits.
         const int count = __builtin_ctz(others >> (sign + 2) | std::uint32_t{1} << 29);
         if (count == 0 || count > 24) return false;
         *digits = append_digits(first + 2, count, static_cast<std::uint64_t>(*first - '0'));
@@ -461,7 +463,9 @@ const char *read_nested(const char *at, const char *end, Datatype datatype, void
     NumbersResult result;
     NumberReader reader(at, static_cast<std::size_t>(end - at), &result);
     bool read = false;
-    with_number(datatype, [&](auto zero) { read = reader.nested(static_cast<decltype(zero) *>(out), capacity, shape); });
+    with_number(datatype, [&](auto zero) {
+        read = reader.nested(static_cast<decltype(zero) *>(out), capacity, shape);
+    });
     return read ? reader.at() : nullptr;
 }
 

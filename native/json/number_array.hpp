@@ -20,8 +20,8 @@ namespace ksrv {
 
 enum NumbersFault : int {
     NUMBERS_OK = 0,
-    NUMBERS_SYNTAX,
-    NUMBERS_END,
+    NUMBERS_SYNTAX,    // no JSON, or no array
+    NUMBERS_END,       // the text ends within the array
     NUMBERS_KIND,      // null, a string or true instead of a number
     NUMBERS_FRACTION,  // a fraction or exponent, but the datatype is an integer
     NUMBERS_RANGE,     // outside the datatype's range
@@ -47,7 +47,8 @@ struct NestedShape {
 };
 
 // Reads a number, or nested arrays of one shape, from the JSON value at `at` into at most `capacity` values at `out`.
-// Sets `shape`, or compares it if it is known. `end` must follow a bracket or brace that the value does not contain.
+// Sets `shape`, or compares it if it is known. The byte before `end` must be
+// a bracket or brace outside of the value, so that no token reaches `end`.
 //
 // Returns the end of the value. Null if its shape is ragged, empty or different, or if a value is not a finite number,
 // or a negative zero (orjson reads -0 as the integer 0).

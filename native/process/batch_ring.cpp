@@ -19,7 +19,7 @@
 
 namespace ksrv {
 
-#ifndef MADV_POPULATE_WRITE  // for headers before Linux 5.14, which does not support it
+#ifndef MADV_POPULATE_WRITE  // for older headers; before Linux 5.14 the call fails, and no large slot is leased
 #define MADV_POPULATE_WRITE 23
 #endif
 
@@ -44,7 +44,7 @@ bool is_stage_name(const char (&name)[RING_STAGE_NAME]) noexcept {
 }
 
 Ring *Ring::make() noexcept {
-    const int fd = make_memfd("ksrv-ring", SIZE, SMALL, F_SEAL_SHRINK | F_SEAL_GROW);
+    const int fd = make_memfd("ksrv-ring", SIZE, /*taken=*/SMALL, F_SEAL_SHRINK | F_SEAL_GROW);
     if (fd < 0) return nullptr;
     Ring *ring = mapped(fd, 0);
     if (ring == nullptr) {
@@ -162,7 +162,7 @@ const char *Ring::read_answer(std::uint64_t number, RingAnswer *answer) noexcept
     if (answer->form == RING_ON_CHANNEL) return nullptr;
     if (answer->form != RING_OUTPUTS_HERE || answer->outputs > RING_OUTPUTS ||
         answer->stages > RING_STAGES)
-        return "it has too many outputs or stages";
+        return "it has an unknown form, or too many outputs or stages";
     std::memcpy(answer->stage, from + offsetof(RingAnswer, stage), answer->stages * sizeof(RingStage));
     std::memcpy(answer->output, from + offsetof(RingAnswer, output), answer->outputs * sizeof(RingOutput));
     for (std::uint32_t i = 0; i < answer->stages; ++i)

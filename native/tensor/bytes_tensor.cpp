@@ -33,7 +33,7 @@ BytesForm bytes_form(const unsigned char *data, std::size_t length, std::uint64_
     if (walked && (image_signature(data + PREFIX_BYTES, length - PREFIX_BYTES) != IMAGE_UNKNOWN ||
                    image_signature(data, length) == IMAGE_UNKNOWN))
         return BYTES_PREFIXED;
-    return BYTES_BARE;
+    return BYTES_BARE;  // also bytes of no known format: the error of the decoder says more than `fault`
 }
 
 }  // namespace ksrv

@@ -25,7 +25,8 @@ def load(request: LoadRequest) -> LoadedModel:
     """
     options = OpenVinoOptions.of(request.dialect)
     loaded = core.load(request, partial(_adapted, options))
-    # By default a model forgets its variables before each batch. A stateful model must keep them.
+    # By default a model forgets its variables before each batch, and logs a note. A stateful model keeps
+    # them.
     return replace(loaded, note=None, forget=None) if options.stateful else loaded
 
 

@@ -26,7 +26,9 @@ class Metrics:
     """The metrics that a handler reports; each has the labels `model` and `version`.
 
     Args:
-        version: Its version, or "".
+        model: The name of the model.
+        version: The version of the model, or "".
+        emit: Takes each record.
     """
 
     def __init__(self, model: str, version: str, emit: Emit = discard) -> None:
@@ -45,7 +47,7 @@ class Metrics:
         self._report(name, "counter", value, labels)
 
     def gauge(self, name: str, value: float, **labels: str) -> None:
-        """Set a gauge."""
+        """Set a gauge. Any value is allowed, because the next value replaces it."""
         self._report(name, "gauge", value, labels)
 
     def histogram(self, name: str, value: float, **labels: str) -> None:
@@ -59,7 +61,9 @@ class Metrics:
 
     def _report(self, name: str, kind: str, value: float, labels: dict[str, str]) -> None:
         extra = tuple((key, str(text)) for key, text in labels.items())
-        self._emit(MetricRecord(name, kind, "", float(value), self._labels + extra))
+        self._emit(
+            MetricRecord(name, kind, unit="", value=float(value), labels=self._labels + extra)
+        )
 
 
 def _check_finite(kind: str, name: str, value: float) -> None:

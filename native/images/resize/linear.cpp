@@ -17,7 +17,7 @@ namespace {
 
 constexpr int WEIGHT_BITS = 11;
 constexpr int DROPPED_BITS = 4;  // dropped from a value that is resized in width
-constexpr std::size_t SLACK_VALUES = 16;
+constexpr std::size_t SLACK_VALUES = 16;  // after a row: the last store of a vector ends beyond the last pixel
 
 template <typename Value> using Result = std::conditional_t<std::is_same_v<Value, float>, float, std::uint8_t>;
 

@@ -20,7 +20,8 @@ def read_steps(keys: Keys, tensors: Tensors) -> tuple[EnsembleStep, ...]:
     """Return the steps of an ensemble, in an order in which each step finds its inputs.
 
     Raises:
-        ConfigError: A tensor is read that no step gives, is given twice, or depends on itself.
+        Fault: The step is missing, a map is empty or wrong, or a tensor is read that no step gives, is given twice, or
+            depends on itself.
     """
     scheduling = keys.ensemble_scheduling
     if scheduling is None or not scheduling.step:
@@ -97,8 +98,10 @@ def _names(path: KeyPath, entries: Sequence[Keys]) -> dict[str, str]:
     return names
 
 
-def _configs(entry: ModelEntry) -> Iterable[ModelConfig]:
-    return (source.config for source in entry.versions.values() if source.config is not None)
+def _configs(entry: ModelEntry, version: str = "") -> Iterable[ModelConfig]:
+    """Return the settings of a version, or of every version."""
+    sources = [entry.versions[version]] if version else entry.versions.values()
+    return (source.config for source in sources if source.config is not None)
 
 
 def _called(entry: ModelEntry) -> list[str]:
@@ -139,9 +142,11 @@ def _misfit(entry: ModelEntry, entries: Mapping[str, ModelEntry]) -> str | None:
             if step.version and step.version not in model.versions:
                 served = ", ".join(model.versions)
                 return f"{shown} in version {step.version}; served are {served}"
-            for called in _configs(model):
+            for called in _configs(model, step.version):
                 if fault := _step_fault(step, called, config.row_limit):
                     return f"{shown}{fault}"
+                # Only Triton models have a configuration. The shapes of other models begin with the batch dimension, so
+                # they cannot be compared.
                 if called.configuration is not None and (
                     why := _contradiction(step, called, tensors)
                 ):
@@ -200,6 +205,7 @@ def _contradiction(
                 continue
             declared = _Declared(f"the model {step.model!r}", spec, called.counts_rows)
             first = tensors.setdefault(names[spec.name], declared)
+            # The batch dimension is added or taken off between steps, so either form of the shape may agree.
             alike = _agree(first.dims, declared.dims) or _agree(first.spec.shape, spec.shape)
             if first.spec.datatype != spec.datatype or not alike:
                 return (

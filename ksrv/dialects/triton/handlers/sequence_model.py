@@ -49,6 +49,7 @@ class TritonSequenceModel(TritonModel):
             for state in tensors.states
             if state.output not in {spec.name for spec in outputs}
         ]
+        # A side that config.pbtxt does not declare stays empty: the tensors of the model file are then taken as they are.
         return (
             add_tensors(tensors, inputs and filled, outputs and given),
             (*inputs, *filled) if inputs else (),
@@ -93,6 +94,7 @@ class TritonSequenceModel(TritonModel):
             The outputs for clients by name.
         """
         batch = self.context.batch
+        # Without batching the request is one step of one sequence, and the first dimension counts no rows.
         sequences = batch.sequences if self._batched else batch.sequences[:1]
         tensors = self.dialect
         for control in tensors.controls:

@@ -83,6 +83,23 @@ def test_what_does_not_fit_is_a_sentence(tmp_path, text, said):
     assert entries["model"].error is None
 
 
+def test_a_step_is_compared_with_the_version_that_it_names(tmp_path):
+    for version, name in (("1", "a"), ("2", "other")):
+        (tmp_path / "m" / version).mkdir(parents=True)
+        (tmp_path / "m" / version / "model.onnx").write_bytes(b"")
+        (tmp_path / "m" / version / "model.yaml").write_text(
+            f"model: model.onnx\ninputs:\n- {{name: {name}, datatype: FP32, shape: [4]}}\n"
+        )
+    (tmp_path / "m/model.yaml").write_text("version_policy: all\n")
+    entries = scan(
+        tmp_path,
+        first=ENDS + step("m", {"a": "x"}, {"c": "y"}, "model_version: 1"),
+        any=ENDS + step("m", {"a": "x"}, {"c": "y"}),
+    )
+    assert entries["first"].error is None
+    assert "with the input 'a'; it has other" in entries["any"].error
+
+
 def test_ensembles_that_call_each_other_are_all_refused(tmp_path):
     entries = scan(
         tmp_path,
