@@ -166,6 +166,8 @@ def load(request: LoadRequest, adapt: Adapt | None = None) -> LoadedModel:
         for result in list(model.get_results()):
             if not request.is_needed(name_of(result.output(0)), known):
                 model.remove_result(result)  # the plugin leaves out what no result needs
+        # Before the compilation, which may give a port further names.
+        outputs = list(map(name_of, model.outputs))
         # The plugin would compute FP32 in BF16 on processors that have it, which changes answers.
         properties: dict[str, Any] = {
             "PERFORMANCE_HINT": "LATENCY",
@@ -183,7 +185,6 @@ def load(request: LoadRequest, adapt: Adapt | None = None) -> LoadedModel:
             f"file with all that belongs to it, or convert the model again"
         ) from None
     inputs = tuple(_input(port, path) for port in compiled.inputs)
-    outputs = list(map(name_of, compiled.outputs))
     made = OpenVinoModel(compiled, inputs, outputs, [spec.name for spec in request.inputs])
     forgets = bool(model.get_variables())
     return LoadedModel(
@@ -191,7 +192,7 @@ def load(request: LoadRequest, adapt: Adapt | None = None) -> LoadedModel:
         False,
         PLATFORM,
         inputs,
-        _outputs(compiled.outputs, path),
+        _outputs(compiled.outputs, outputs, path),
         tuple(name for name in known if name not in outputs),
         note=_FORGOTTEN if forgets else None,
         forget=made.forget if forgets else None,
@@ -323,10 +324,9 @@ def _input(port: Any, path: Path) -> TensorSpec:
     return TensorSpec(name, kind, shape, image)
 
 
-def _outputs(ports: Sequence[Any], path: Path) -> tuple[TensorSpec, ...]:
+def _outputs(ports: Sequence[Any], names: Sequence[str], path: Path) -> tuple[TensorSpec, ...]:
     if any(port.get_partial_shape().rank.is_dynamic for port in ports):
         return ()
-    names = map(name_of, ports)
     return tuple(
         TensorSpec(name, _datatype(port, name, path), _shape(port))
         for port, name in zip(ports, names, strict=True)

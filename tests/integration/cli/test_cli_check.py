@@ -161,6 +161,22 @@ def test_sample_is_padded_beside_a_longer_row(check, tmp_path, masked):
     assert (padded["ok"], status) == ((True, 0) if masked else (False, 1)), found
 
 
+def test_sample_of_a_recurrent_file_needs_no_sequence(check, tmp_path):
+    shape = ("FP32", ("N", 2))
+    write_graph(
+        tmp_path / "m/model.onnx",
+        [("Add", ["x", "h"], ["y"], {})],
+        {"x": shape, "h": shape},
+        {"y": shape},
+    )
+    (tmp_path / "m/model.yaml").write_text(
+        "model: model.onnx\nstate: [{input: h, output: y}]\noutputs: [y]\n"
+    )
+    np.save(tmp_path / "x.npy", np.float32([[1, 2]]))
+    status, found = compare(check, tmp_path / "m", "--sample", tmp_path / "x.npy")
+    assert status == 0 and {one["result"] for one in found.values()} == {"is equal"}, found
+
+
 def test_pictures_and_texts_are_samples(check, tmp_path):
     code = "from ksrv import Image, Float32\n\n\ndef inference(image: Image[8, 8, 3]) -> Float32[3]:\n    return image.mean(axis=(1, 2))\n"
     write_model(tmp_path / "models", "picture", code, "")

@@ -319,6 +319,7 @@ def test_device_openvino_runs_an_onnx_file(tmp_path):
     pytest.importorskip("openvino")
     settings = "device: openvino\nopenvino: {properties: {NUM_STREAMS: 1}}"
     with serve(tmp_path, settings) as model:
+        assert [one.name for one in model.spec.outputs] == ["y"]
         assert model.infer({"x": np.ones((1, 4), np.float32)})["y"].tolist() == [[2] * 4]
 
 
