@@ -25,18 +25,25 @@ class Outage:
     returning: bool
 
 
-def outage_of(version: ModelVersion, find: Callable[[str, str], ModelVersion]) -> Outage | None:
+def outage_of(
+    version: ModelVersion,
+    find: Callable[[str, str], ModelVersion],
+    callers: tuple[ModelVersion, ...] = (),
+) -> Outage | None:
     """Return why a version, or a model that it calls, does not serve; None if all of them do.
 
     Args:
         find: Returns the version that serves requests to a model; see `ModelRegistry.find`.
+        callers: The versions that call this version, which are not looked at again.
     """
     if reason := version.why_not_ready:
         return Outage(reason, version.returning)
     # No needs form a circle: the repository refuses such models.
     for name, number in version.config.needs:
         try:
-            found = outage_of(find(name, number), find)
+            called = find(name, number)
+            known = called in callers or called is version
+            found = None if known else outage_of(called, find, (*callers, version))
         except NotLoaded:
             continue  # the model is dormant: the call loads it
         except (NotFound, NotReady) as error:

@@ -201,7 +201,7 @@ class Runner(BaseRunner):
                 handler.initialize(context)
         context.spec = replace(
             complete_spec(handler, context),
-            calls_models=getattr(handler, "calls_models", None) is True,
+            calls_models=bool(config.needs),
             concurrency=config.concurrent_batches if is_asynchronous(handler) else 0,
             may_stream=may_stream(handler),
         )

@@ -176,6 +176,7 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
         role: The OpenAI route that the model serves: /v1/embeddings, or /v1/rerank.
         executor: process: a separate process for each instance.
         retry: Try a batch whose process died once more.
+        needs: The models that the handler calls. The model is ready when they are, and has 16 instances by default.
         instances: Handlers side by side.
         threads: CPU threads of an instance; 0 shares the cores out.
         timeout_ms: From a request's arrival to its answer.
@@ -205,7 +206,6 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
             the format's name; only the format's code reads them.
         platform: The platform that metadata shows, or None for the loader's platform.
         row_limit: The most rows of a request, whatever a batch may have; 0 for the limit of a batch.
-        needs: The names and versions ("" for the highest) of the models that it calls, without which it is not ready.
         counts_rows: Whether an open first dimension counts the rows of a request; else shapes are whole.
         configuration: The answer of the configuration call, if the model's format has a special form.
         given: The keys that were read from model.yaml or the handler's `@settings`.
@@ -252,6 +252,15 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
     role: Annotated[Role | None, Key()] = None
     executor: Annotated[ExecutorName, Key()] = "inline"
     retry: Annotated[bool, Key(shared=True)] = True
+    needs: Annotated[
+        tuple[tuple[str, str], ...],
+        Key(
+            name="calls",
+            written=list[Annotated[str, Meta(min_length=1)]],
+            expected="a list of names of models",
+            min_length=1,
+        ),
+    ] = ()  # names and versions; "" is the highest version
     instances: Annotated[int, Key(shared=True, ge=1, le=1024)] = 1
     threads: Annotated[int, Key(shared=True, ge=0, le=4096)] = 0
     timeout_ms: Annotated[int, Key(shared=True, ge=1, le=LARGEST_SIZE)] = 30_000
@@ -301,7 +310,6 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
     platform: str | None = None
     row_limit: int = 0
     counts_rows: bool = True
-    needs: tuple[tuple[str, str], ...] = ()
     configuration: dict[str, Any] | None = None
     given: tuple[str, ...] = ()
     served_outputs: tuple[str, ...] = ()

@@ -102,6 +102,12 @@ class WarmUp:
                 break
             passed = size
         # Calls to other models are refused here, so this error is no fault.
+        if request.has_called and not self.spec.concurrency:
+            log.info(
+                "the model %s calls other models; name them under calls: in its model.yaml, so that the calls of "
+                "several requests are joined",
+                self.spec.name,
+            )
         if error is None or request.has_called:
             return
         name = f"the warm-up with zeros: {error.message}"

@@ -6,7 +6,7 @@
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,9 @@ from ksrv.repository.yaml_document import Document, describe
 MODEL_SUFFIXES = (".pt", ".pth", ".safetensors", ".pt2", ".so", ".onnx", ".xml", ".tflite", ".pb")
 STATE_SUFFIXES = (".pt", ".pth", ".safetensors")
 """The suffixes of files that may be a state_dict: weights without code."""
+
+CALLING_INSTANCES = 16
+"""The default of `instances:` for a handler that calls other models."""
 
 _DOTTED = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+(:[A-Za-z_]\w*)?|[A-Za-z_]\w*:[A-Za-z_]\w*")
 _NAME = re.compile(r"[A-Za-z_]\w*")
@@ -152,6 +155,8 @@ def read_settings(keys: Any, files: ModelFiles, given: tuple[str, ...]) -> Model
         )
     if "python" in settings and keys.executor != "process":
         raise Fault(("python",), "is for handlers in separate processes; add executor: process")
+    if "needs" in settings:
+        settings |= _calling_settings(keys, settings)
     for name in ("parameters", "pt2", "constants"):
         _check_portable(settings.get(name), (name,))
     read_plan(settings.get("pt2"))
@@ -159,6 +164,22 @@ def read_settings(keys: Any, files: ModelFiles, given: tuple[str, ...]) -> Model
     return ModelConfig(
         inputs=inputs, outputs=outputs, served_outputs=served, given=given, **settings
     )
+
+
+def _calling_settings(keys: Any, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings `needs` and `instances` of a handler that calls other models."""
+    called = keys.needs
+    if keys.handler is None or keys.handler in BUILT_IN_HANDLERS:
+        raise Fault(("calls",), "is for a handler that calls other models; name it under handler:")
+    for index, name in enumerate(called):
+        if name in called[:index]:
+            raise Fault(("calls", index), f"{name!r} is named twice")
+    found: dict[str, Any] = {"needs": tuple((name, "") for name in called)}
+    # An instance mostly waits for its calls. With several, the called models get the calls of many requests at once.
+    has_weights = settings["model"] is not None or settings["model_class"] is not None
+    if "instances" not in settings and not has_weights and keys.executor != "process":
+        found["instances"] = CALLING_INSTANCES
+    return found
 
 
 def _check_file_tensors(keys: Any, served: Sequence[str]) -> None:

@@ -72,12 +72,11 @@ def test_a_declared_caller_is_not_warmed_up(tmp_path):
 import pathlib
 from ksrv import BaseHandler
 class H(BaseHandler):
-    calls_models = True
     def inference(self, x):
         (pathlib.Path(__file__).parent / "ran").touch()
         return {"y": x}
 """
-    write_model(tmp_path, "m", source, VECTOR)
+    write_model(tmp_path, "m", source, VECTOR + "calls: [other]\n")
     with load(tmp_path / "m"):
         assert not (tmp_path / "m" / "ran").exists()
 

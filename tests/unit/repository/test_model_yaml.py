@@ -107,6 +107,22 @@ def test_every_key_is_read(folder):
     assert spec.labels == ("cat", "1", "dog")
 
 
+@pytest.mark.parametrize(
+    ("more", "instances"),
+    [
+        ("", 16),
+        ("instances: 3\n", 3),
+        ("executor: process\n", 1),
+        ("model: m.onnx\n", 1),
+        ("class: net.py:Net\n", 1),
+    ],
+)
+def test_handler_that_calls_models_has_several_instances(folder, more, instances):
+    config = load(folder, f"handler: handler.py\ncalls: [detector, recogniser]\n{more}")
+    assert config.needs == (("detector", ""), ("recogniser", ""))
+    assert config.instances == instances
+
+
 @pytest.mark.parametrize("off", ["off", "false", "'off'"])
 def test_without_batching_shapes_are_whole(folder, off):
     tensors = "[{name: x, datatype: FP32, shape: [-1, 3]}, {name: y, datatype: FP32, shape: [2]}]"
@@ -213,6 +229,13 @@ BAD = {
     "class beside onnx": ("model: m.onnx\nclass: net.py:Net\n", 2, "class", "no state_dict"),
     "absolute path": ("model: /etc/m.onnx\n", 1, "model", "leaves"),
     "parent path": ("model: ../m.onnx\n", 1, "model", "leaves"),
+    "calls no list": ("handler: handler.py\ncalls: detector\n", 2, "calls", "a list of names of models"),
+    "calls nobody": ("handler: handler.py\ncalls: []\n", 2, "calls", "a list of names of models"),
+    "calls a number": ("handler: handler.py\ncalls: [1]\n", 2, "calls[0]", "found 1"),
+    "calls without a name": ("handler: handler.py\ncalls: ['']\n", 2, "calls[0]", "found ''"),
+    "calls twice": ("handler: handler.py\ncalls: [a, b, a]\n", 2, "calls[2]", "'a' is named twice"),
+    "calls of a file": ("model: m.onnx\ncalls: [a]\n", 2, "calls", "name it under handler:"),
+    "calls of a built-in handler": ("handler: image_classifier\nmodel: m.onnx\ncalls: [a]\n", 3, "calls", "handler:"),
     "neither": ("device: cpu\n", 1, "", "name a handler: or a model:"),
     "empty": ("", None, "", "name a handler: or a model:"),
     "a list": ("- 1\n", 1, "", "keys and values"),
