@@ -121,7 +121,7 @@ class RestSender:
         deadline = time.monotonic() + self._timeout
         response = wait(self._pool.send(self._requests[place], deadline))
         if response.status != HTTPStatus.OK:
-            answer_of(self._operations[place], response)
+            answer_of(self._operations[place], response)  # raises the error
 
     def close(self) -> None:
         """Close the connection."""
@@ -228,12 +228,12 @@ class _StartBarrier:
 
 
 def _share_of_process(
-    endpoint: Endpoint, operations: Sequence[Operation], load: Load, number: int
+    endpoint: Endpoint, operations: Sequence[Operation], load: Load, process: int
 ) -> Samples:
     try:
-        with _ready_senders(endpoint, operations, load, number) as senders:
+        with _ready_senders(endpoint, operations, load, process) as senders:
             _StartBarrier.ready.wait(READY_SECONDS)
-            return _run_share(senders, load, number, time.monotonic() + START_SECONDS)
+            return _run_share(senders, load, process, time.monotonic() + START_SECONDS)
     except BaseException:
         _StartBarrier.ready.abort()  # the others must not wait for this process
         raise
@@ -241,10 +241,10 @@ def _share_of_process(
 
 @contextmanager
 def _ready_senders(
-    endpoint: Endpoint, operations: Sequence[Operation], load: Load, number: int
+    endpoint: Endpoint, operations: Sequence[Operation], load: Load, process: int
 ) -> Iterator[list[Sender]]:
     """Make a process's senders, and keep the garbage collector out of the measured time."""
-    connections = len(range(number, load.connections, load.processes))
+    connections = len(range(process, load.connections, load.processes))
     make = GrpcSender if endpoint.url.startswith("grpc") else RestSender
     senders: list[Sender] = [make(endpoint, operations) for _ in range(connections)]
     gc.collect()
@@ -257,22 +257,28 @@ def _ready_senders(
             sender.close()
 
 
-def _run_share(senders: Sequence[Sender], load: Load, number: int, begin: float) -> Samples:
+def _run_share(senders: Sequence[Sender], load: Load, process: int, begin: float) -> Samples:
     """Run one process's part of a load, which begins at a time of the monotonic clock."""
     if load.rate is None:
         return closed_loop(senders, load, begin)
     share = load.rate / load.processes
-    return open_loop(senders, due_times(load, share, number), load, begin)
+    return open_loop(senders, due_times(load, share, process), load, begin)
 
 
-def due_times(load: Load, rate: float, seed: int) -> Array:
-    """Return when the requests of an open loop are due, in seconds from its begin."""
+def due_times(load: Load, rate: float, process: int) -> Array:
+    """Return when the requests that a process sends in an open loop are due, in seconds from its begin.
+
+    Args:
+        rate: Requests a second of the process.
+        process: The number of the process, from 0.
+    """
     total = load.warm_up + load.seconds
     if not load.poisson:
-        return np.arange(0, total, 1 / rate)
+        # The processes take turns.
+        return np.arange(process / (rate * load.processes), total, 1 / rate)
     # Ten standard deviations more intervals than expected; times after the end are dropped.
     count = int(total * rate + 10 * (total * rate) ** 0.5 + 10)
-    times = np.cumsum(np.random.default_rng(seed).exponential(1 / rate, count))
+    times = np.cumsum(np.random.default_rng(process).exponential(1 / rate, count))
     return times[times < total]
 
 
@@ -302,7 +308,7 @@ def open_loop(senders: Sequence[Sender], due: Array, load: Load, begin: float) -
     """
     times = (due + begin).tolist()
     end = begin + load.warm_up + load.seconds
-    # Requests that no sender could take by then are not sent.
+    # Requests that no sender could take by this time are not sent.
     give_up = end + min(load.seconds, 5.0)
     numbers = itertools.count()
     unsent: list[float] = []

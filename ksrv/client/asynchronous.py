@@ -186,11 +186,8 @@ class AsyncClient:
         )
         try:
             first, parts = await self._retried(lambda: self._begin(operation, deadline), deadline)
-        except (
-            InvalidRequest,
-            NotFound,
-            StreamFailed,
-        ):  # an error in a stream over gRPC has no status
+        # Over gRPC an error in a stream has no status, so every StreamFailed may mean that the model has other inputs now.
+        except (InvalidRequest, NotFound, StreamFailed):
             self._forget_inputs(model)
             raise
         async with aclosing(parts):

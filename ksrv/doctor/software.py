@@ -103,7 +103,7 @@ def _tls() -> Finding:
         )  # fmt: skip
     old = library.startswith(("OpenSSL 3.0.", "OpenSSL 3.1."))
     return judged(
-        not old, "TLS", f"HTTP can be served by {library or ssl.OPENSSL_VERSION}",
+        not old, "TLS", f"HTTP can be encrypted by {library or ssl.OPENSSL_VERSION}",
         "slow", "handshakes are slower than with OpenSSL 3.2 or newer",
         "use a system with OpenSSL 3.2 or newer if clients connect often",
     )  # fmt: skip

@@ -109,14 +109,16 @@ class CompiledModel:
         try:
             result = self._run(*args, **kwargs)
         except Exception as error:
-            if not _is_compilers(error):
+            if not _is_from_compiler(error):
                 raise
             # Tracing also fails for inputs that the model itself refuses. Then the eager call raises the model's
             # error, and the compiled model stays in use.
             result = self.eager(*args, **kwargs)
             self._give_up(error)
             return result
-        return clone(result) if self._graphs else result
+        return (
+            clone(result) if self._graphs else result
+        )  # the next call overwrites the memory of the graphs
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.eager, name)
@@ -138,7 +140,7 @@ def _compile(module: Any, arguments: Mapping[str, Any]) -> Any:
         return torch.compile(module, **arguments)
 
 
-def _is_compilers(error: Exception) -> bool:
+def _is_from_compiler(error: Exception) -> bool:
     """Tell whether an error is from the compiler, not from the model's code."""
     import torch._dynamo.exc as dynamo
     import torch._inductor.exc as inductor

@@ -68,7 +68,7 @@ constexpr size_t HTTP2_PREFACE_BYTES = sizeof HTTP2_PREFACE - 1;
 
 enum class Route : uint8_t { none, infer, live, ready, server, metadata, model_ready };
 
-// Whether a route answers metadata of the server or a model, for which a caller needs the token.
+// Whether a route tells about the server or a model (metadata, readiness of a model), for which a caller needs the token.
 inline bool is_description(Route route) noexcept {
     return route == Route::server || route == Route::metadata || route == Route::model_ready;
 }
@@ -86,7 +86,7 @@ struct HeadLimits {
     size_t longest_head = 65536;  // the most bytes of any head
     bool compression = false;     // answers may be compressed, so that Accept-Encoding matters
     bool origins = false;         // answers have CORS fields, so that Origin matters
-    bool own_hosts = false;       // the app refuses foreign hosts (see is_foreign_host)
+    bool own_hosts = false;       // the app checks heads with a foreign Host (base/own_host.hpp)
     size_t mount_length = 0;      // 0 if the paths have no prefix
     char mount[MOUNT_BYTES] = {};  // the prefix of all paths
     // The paths of plain JSON, such as /v1/models/{name}:predict. Longer bodies than `plain_body` are left to the app.

@@ -64,8 +64,8 @@ struct Input {
     Span packed;                 // the packed values, if one of fields 1 to 7 is set
     std::int64_t shape[MAX_RANK];
     std::size_t rank = 0;
-    std::size_t first_parameter = 0;
-    std::size_t parameters = 0;
+    std::size_t first_parameter = 0;  // index in Request::inner_parameters
+    std::size_t parameters = 0;       // their number
     std::uint64_t elements = 0;  // values in the typed field that occurred last
     unsigned fields = 0;         // bit 1 << field for every typed field with a value
     bool has_contents = false;
@@ -73,8 +73,8 @@ struct Input {
 
 struct Output {
     Span name;
-    std::size_t first_parameter = 0;
-    std::size_t parameters = 0;
+    std::size_t first_parameter = 0;  // index in Request::inner_parameters
+    std::size_t parameters = 0;       // their number
 };
 
 struct Limits {
@@ -92,8 +92,8 @@ struct Request {
     Parameters inner_parameters;  // of inputs and outputs
     SmallVector<Input, 2> inputs;
     SmallVector<Output, 4> outputs;
-    SmallVector<Span, 4> raw;
-    std::size_t text = 0;     // bytes of all names and strings
+    SmallVector<Span, 4> raw;   // raw_input_contents
+    std::size_t text = 0;       // bytes of all names and strings
     std::size_t failed_at = 0;  // offset of the fault in a MALFORMED message
     std::uint64_t counted = 0;  // the number that exceeded a limit
     bool unsure = false;        // the message has an unusual form: the caller must re-encode it

@@ -23,6 +23,7 @@ class StatefulModel(BaseHandler):
             The outputs by name.
         """
         sequence = self.context.batch.sequences[0]
+        # None at the start of the sequence: the initial values.
         self.model.set_states(sequence.state.get(STATES))
         outputs: dict[str, Any] = self.model(**inputs)
         sequence.state[STATES] = self.model.states()

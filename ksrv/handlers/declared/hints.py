@@ -59,7 +59,7 @@ class Hints:
             HandlerError: The hint contains a tensor type in another way.
         """
         found = self._tensor(hint, subject)
-        if found is None and self.mentions(hint):
+        if found is None and self.has_tensor_type(hint):
             raise HandlerError(f"{subject}: {shown(hint)} is no declaration; {_FORMS}")
         return found
 
@@ -82,7 +82,7 @@ class Hints:
             return {name: found}
         if is_typeddict(hint):
             return _fields(hint)
-        if self.mentions(hint):
+        if self.has_tensor_type(hint):
             raise HandlerError(
                 f"{subject}: {shown(hint)} is no declaration; expected a tensor type such as Float32[1000], a "
                 f"TypedDict that names several, or an iterator of either"
@@ -161,7 +161,7 @@ class Hints:
             return None if found is None else found.or_none()
         return None
 
-    def mentions(self, hint: Any, depth: int = 4) -> bool:
+    def has_tensor_type(self, hint: Any, depth: int = 4) -> bool:
         """Tell whether a hint contains a tensor type somewhere."""
         hint = self.evaluated(hint, "")
         if isinstance(hint, TensorType):
@@ -171,7 +171,7 @@ class Hints:
         inner = list(get_args(hint))
         if isinstance(hint, type) and (is_typeddict(hint) or dataclasses.is_dataclass(hint)):
             inner += inspect.get_annotations(hint).values()
-        return any(self.mentions(one, depth - 1) for one in inner)
+        return any(self.has_tensor_type(one, depth - 1) for one in inner)
 
 
 def _fields(hint: Any) -> dict[str, Any]:

@@ -38,6 +38,7 @@ _EXPECTED = (
     "msgspec.Struct of these, or a tensor type such as Float32[1000]"
 )
 _BUILT_IN = {*SCALARS, complex, list, tuple, dict, set, frozenset}
+"""Types by which an author means single rows. `_input` refuses the types that no tensor can carry."""
 
 
 class Parameter(NamedTuple):
@@ -63,7 +64,8 @@ def row_function(function: Callable[..., Any]) -> "RowFunction | None":
     parameters = [] if signature is None else list(signature.parameters.values())
     subject = "inference: the parameter {!r}"
     found = [hints.evaluated(one.annotation, subject.format(one.name)) for one in parameters]
-    plain = any(_is_plain(hint) and not hints.mentions(hint) for hint in found)
+    # One of Python's own types is enough, unless the hint contains a tensor type, which declares a whole batch.
+    plain = any(_is_plain(hint) and not hints.has_tensor_type(hint) for hint in found)
     if signature is None or not plain:
         return None
     name = getattr(function, "__name__", "inference")
@@ -75,7 +77,10 @@ def row_function(function: Callable[..., Any]) -> "RowFunction | None":
 
 
 def _is_plain(hint: Any) -> bool:
-    """Tell whether a hint contains one of Python's own types, so that the function gets single rows."""
+    """Tell whether a hint contains one of Python's own types, so that the function gets single rows.
+
+    A TypedDict is no record here, because it declares outputs only.
+    """
     base, _ = without_none(hint)
     kinds = get_args(base) if get_origin(base) in (Union, UnionType) else (base,)
     found = plain_type(base)
@@ -147,6 +152,7 @@ class RowFunction:
             raise ValueError("the returned value may be None; an answer has every declared output")
         self._record = bool(record_fields(returned))
         fields = record_fields(returned) or [Field(DEFAULT_NAME, DEFAULT_NAME, returned)]
+        # A returned type that no tensor can carry, such as a dict, is answered as a JSON text.
         json = PlainType(TYPES["Bytes"], None, "json")
         self._outputs = [(one, plain_type(one.hint, of_output=True) or json) for one in fields]
         kinds = {one.kind for _, one in self._outputs}

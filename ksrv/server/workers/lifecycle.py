@@ -95,7 +95,9 @@ class Service:
         self.grpc_listener: socket.socket | None = None  # of the native server
         self._table = table
         self._slot = -1
-        self._first = False  # whether this worker prints the table of models
+        self._first = (
+            False  # whether this is the very first worker, which prints the table of models
+        )
         self._parts: ServerParts | None = None
         self._app: App | None = None
         self._grpc: GrpcioServer | NativeGrpcServer | None = None
@@ -145,8 +147,10 @@ class Service:
         self._worker.pid = os.getpid()
         self._http_address = http_address
         self._url = http_address if shown else None
-        alone = self._worker.accepting or (self._table.beside_another and slot == 0)
-        self._first = self._table.generation == 0 and alone
+        # The master lets the first worker accept at once (`WorkerTable.allocate`). Beside the master of an older server
+        # it lets no worker accept, and the first worker has slot 0.
+        is_first = self._worker.accepting or (self._table.beside_another and slot == 0)
+        self._first = self._table.generation == 0 and is_first
 
     def start(self, worker: Any) -> None:
         """Make the engine and the front ends, and return when this worker may accept.
@@ -210,7 +214,7 @@ class Service:
 
     def _wait_to_accept(self, worker: Any) -> None:
         """Send heartbeats until the worker table says that this worker may accept; exit if it must leave before."""
-        accepts = self._worker.accepting
+        accepts = self._worker.accepting  # set by the master if no other worker accepts
         while worker.alive and not (accepts or self._table.may_accept(self._slot)):
             worker.notify()
             time.sleep(POLL_SECONDS)
@@ -338,7 +342,8 @@ class Service:
         self._end = time.monotonic() + self.settings.stop_timeout
         if self._grpc is not None:
             self._grpc.begin_stop(self.settings.stop_timeout, replaced=replaced)
-        # As gunicorn's signal handler does: the worker stops accepting, answers the accepted requests, and exits.
+        # Wakes the main thread (`ksrv/server/worker.py`): the worker stops accepting, answers the accepted requests, and
+        # exits.
         type(worker).handle_exit(worker, signal.SIGTERM, None)
 
     def _drain(self) -> None:
@@ -365,17 +370,22 @@ class Service:
 
     def _others_serve(self, generation: int) -> bool:
         """Serve on until other workers serve. Return False if the server stops meanwhile, or no other will serve."""
+        # Workers whose models fail, too, may replace a worker whose models have failed.
         by_failed = self._worker.state != State.READY
         self._worker.state = State.RETIRING
         if not (self._table.stopping or self._signals.quick):
             log.info("serving on until the other workers are ready")
         stop_seen = time.monotonic() + STOP_SEEN_SECONDS
         while not (self._table.stopping or self._signals.quick):
-            if self._table.generation > generation:
+            if (
+                self._table.generation > generation
+            ):  # after a reload a whole newer generation must serve
                 if self._table.replaced(generation, by_failed=by_failed):
                     return True
             else:
-                served = self._table.served_by_another(self._slot)
+                served = self._table.served_by_another(
+                    self._slot
+                )  # None: not yet, but perhaps soon
                 if served is False:
                     return False
                 if served and time.monotonic() >= stop_seen:
@@ -395,7 +405,8 @@ class Service:
         if not self._loaded.is_set():
             log.info("leaving while models are being loaded")
         elif self._parts is not None:
-            # The closed engine refuses changes. A control call must not wait for this worker.
+            # The closed engine refuses changes. The worker counts as if it had followed every change to come, so that no
+            # control call waits for it.
             self._worker.follows = sys.maxsize
             try:
                 self.engine.close(timeout)

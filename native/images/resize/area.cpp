@@ -113,6 +113,7 @@ AreaResize::AreaResize(const ResizeWindow &window, const PixelTarget &target,
                        const Coefficients &coefficients) noexcept
     : window_(window), values_(window.out_width * window.channels),
       rows_out_(window, PIXEL_U8, target, coefficients) {
+    // The source rows or columns that the results [start, start + count) cover, and at most one more.
     const auto reach = [](std::size_t start, std::size_t count, std::size_t from, std::size_t to) {
         const double scale = scale_of(from, to);
         const auto first = static_cast<std::size_t>(static_cast<double>(start) * scale);
@@ -127,19 +128,19 @@ AreaResize::AreaResize(const ResizeWindow &window, const PixelTarget &target,
 
 bool AreaResize::prepare() noexcept {
     const std::size_t row = (values_ + SLACK_FLOATS) * sizeof(float);
-    const std::size_t columns = most_shares(window_.width, window_.full_width, window_.out_width);
-    const std::size_t rows = most_shares(window_.height, window_.full_height, window_.out_height);
-    const std::size_t shares = (columns + rows) * sizeof(Share);
+    const std::size_t most_columns = most_shares(window_.width, window_.full_width, window_.out_width);
+    const std::size_t most_rows = most_shares(window_.height, window_.full_height, window_.out_height);
+    const std::size_t shares = (most_columns + most_rows) * sizeof(Share);
     std::uint8_t *const start = reserve_rows<AreaResize>(shares + 2 * row + rows_out_.nbytes());
     if (!start) return false;
     row_ = reinterpret_cast<float *>(start + shares);
     sum_ = row_ + values_ + SLACK_FLOATS;
     rows_out_.use(reinterpret_cast<std::uint8_t *>(sum_ + values_ + SLACK_FLOATS));
-    Share *const made = reinterpret_cast<Share *>(start);
-    columns_ = made;
-    column_count_ = make_shares(window_.width, window_.full_width, window_.left, window_.out_width, made);
-    rows_ = made + columns;
-    row_count_ = make_shares(window_.height, window_.full_height, window_.top, window_.out_height, made + columns);
+    Share *const columns = reinterpret_cast<Share *>(start), *const rows = columns + most_columns;
+    columns_ = columns;
+    column_count_ = make_shares(window_.width, window_.full_width, window_.left, window_.out_width, columns);
+    rows_ = rows;
+    row_count_ = make_shares(window_.height, window_.full_height, window_.top, window_.out_height, rows);
     return true;
 }
 

@@ -85,6 +85,12 @@ def test_failures_are_counted_by_status_and_kind():
     assert "the first: 400: wrong" in "".join(remarks([result], 1))
 
 
+def test_processes_take_turns_at_equal_intervals():
+    load = Load(4, rate=400, poisson=False, warm_up=0, seconds=1.0, processes=4)
+    times = np.sort(np.concatenate([due_times(load, 100, process) for process in range(4)]))
+    assert len(times) == 400 and np.allclose(np.diff(times), 1 / 400)
+
+
 @pytest.mark.parametrize("poisson", [True, False])
 def test_due_times_have_the_rate(poisson):
     load = Load(1, rate=500, poisson=poisson, warm_up=1, seconds=9)

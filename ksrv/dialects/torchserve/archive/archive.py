@@ -1,7 +1,8 @@
 """Opens TorchServe archives: `.mar` zips, `.tar.gz` files and unpacked folders.
 
 The whole listing of an archive is checked before the first byte is written, because an archive may be made to harm the
-server. Each process unpacks an archive into a separate folder, once, and again after the archive has changed.
+server. Each process unpacks an archive into a separate folder (`unpack_folders.py`), because a handler may change its
+files: once, and again after the archive has changed.
 """
 
 import copy
@@ -438,7 +439,9 @@ def _write(members: list[Member], folder: Path) -> None:
         written.add(member.path)
         try:
             _write_member(member, folder / member.path)
-        except DAMAGE as error:
+        except (
+            DAMAGE
+        ) as error:  # also an ArchiveError, whose text continues after the name of the entry
             raise ArchiveError(
                 f"{str(member.path)!r} cannot be unpacked: {_reason(error)}; {_remedy(error)}"
             ) from error

@@ -50,7 +50,9 @@ def as_torchserve(
     """Return the settings that run a handler as TorchServe would; see `HandlerReader.adopt`.
 
     Args:
-        name: The model's name, if it is not the name of the folder.
+        folder: The folder of the version.
+        root: The model's folder.
+        name: The model's name, if it is not the name of `root`.
         function: The function of the file that is the handler, "" for a class, or None to keep that of `handler:`.
 
     Returns:
@@ -64,7 +66,9 @@ def as_torchserve(
         return config
     if config.sequences is not None:
         raise Fault(("sequences",), "a handler that is written for TorchServe serves no sequences")
-    if function is not None:  # TorchServe takes the only class of a file, and names functions only
+    if (
+        function is not None
+    ):  # a manifest names functions only: TorchServe takes the only class of a file
         named = function
     model: dict[str, str] = {
         "modelName": name or root.name,

@@ -1,7 +1,7 @@
 """Makes modules importable that replace a package that is not installed.
 
 A finder in `sys.meta_path` makes each module on its first import. It is the last finder, so an installed package is
-found first and left alone. A missing name raises an ImportError that names the model whose handler asked for it.
+found first and left alone. Only a plain folder with the package's name makes it the first. A missing name raises an ImportError that names the model whose handler asked for it.
 """
 
 import sys
@@ -79,6 +79,7 @@ def install(finder: StandInFinder) -> bool:
     Returns:
         False if the real package is installed, which then serves the imports.
     """
+    # The finder of an earlier call.
     if any(type(other) is type(finder) for other in sys.meta_path):
         return True
     found = find_spec(finder.package)

@@ -1,1 +1,1 @@
-"""The classes and functions of `triton_python_backend_utils`, the module that such models import."""
+"""The classes and functions of `triton_python_backend_utils`, the module that models of Triton's Python backend import."""

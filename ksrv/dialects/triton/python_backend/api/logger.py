@@ -35,7 +35,9 @@ class Logger:
         """
         model = running_model()
         logging.getLogger(f"ksrv.model.{model.name}" if model else "ksrv.model").log(
-            _Level(level).value, "%s", message
+            _Level(level).value,  # `level` may be a number
+            "%s",
+            message,
         )
 
     @staticmethod
