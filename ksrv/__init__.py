@@ -90,7 +90,8 @@ _HOME = {
 }
 
 
-# A source folder without a built core, which hides an installed ksrv, is replaced by the latter.
+# If Python runs beside a source folder whose core is not built, this folder hides an installed ksrv.
+# The installed ksrv is then used instead.
 if not any(_exists(f"{_dirname(__file__)}/_native/_core{suffix}") for suffix in _SUFFIXES):
     from ksrv.installation import use_installed
 

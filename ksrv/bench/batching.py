@@ -127,7 +127,7 @@ def _layouts(candidate: Candidate, cores: int) -> list[Candidate]:
     instances = 1
     while instances <= max(cores, 2):
         found.append(replace(candidate, instances=instances, threads=0))
-        if cores // instances > 1:
+        if cores // instances > 1:  # else shared threads are one for each instance at most
             found.append(replace(candidate, instances=instances, threads=1))
         instances *= 2
     return found
@@ -179,7 +179,8 @@ def copied_model(path: Path) -> Iterator[tuple[Path, dict[str, Any]]]:
         else:
             copy.mkdir()
             _link_or_copy(str(path), str(copy / path.name))
-        (copy / "model.yaml").unlink(missing_ok=True)  # a link to the model's file
+        # It may be a hard link: writing the trial's settings would change the model's file.
+        (copy / "model.yaml").unlink(missing_ok=True)
         yield copy, settings
     finally:
         shutil.rmtree(folder, ignore_errors=True)

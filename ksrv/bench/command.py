@@ -265,6 +265,11 @@ def _replay(
     tolerance: float,
     as_json: bool,
 ) -> None:
+    """Send the recorded requests of a model once, and print how their answers differ from the records.
+
+    Args:
+        pace: Requests a second, or None for the recorded pace; and the factor of the recorded pace.
+    """
     from ksrv.bench.replay import due_times, records_of, replay
     from ksrv.records import RecordError
 

@@ -91,6 +91,7 @@ def usage(pids: list[int]) -> Usage | None:
 
 
 def _memory(pid: int) -> int:
+    """Return the bytes that a process uses now; 0 if it has ended."""
     for file, key in (("smaps_rollup", "Pss"), ("status", "VmRSS")):
         try:
             text = Path(f"/proc/{pid}/{file}").read_text()

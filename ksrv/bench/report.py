@@ -72,6 +72,7 @@ def result_of(url: str, load: Load, samples: Samples, rows: int) -> Result:
     Args:
         rows: Rows of each request.
     """
+    # Requests without an answer in the measured time count with the time that they waited; see `Samples.waits`.
     milliseconds = np.concatenate([samples.latencies, samples.waits]) * 1e3
     answered, waited = len(samples.latencies), len(samples.waits)
     throughput = answered / samples.seconds if samples.seconds else 0.0

@@ -24,6 +24,7 @@ class SectionedCommand(click.Command):
         titles: dict[str, str] = {}
         title = ""
         for key in fields():
+            # SECTIONS has the first key of each section: the next keys belong to the same section.
             title = SECTIONS.get(key.partition(".")[0], title)
             titles[key.replace(".", "__")] = title
         sections: dict[str, list[tuple[str, str]]] = {"Options": []}
@@ -114,7 +115,7 @@ def _with_address(flags: dict[str, Any], host: str | None, port: int | None) -> 
             continue
         if flags[key] is not None:
             if key == "grpc":
-                continue
+                continue  # --grpc has an address, or "off", and takes precedence over --host
             raise click.UsageError(f"--{key} is an address already; expected it without {given[0]}")
         default_host, _, default_port = str(known[key].default).rpartition(":")
         chosen = port if key == "http" and port is not None else default_port

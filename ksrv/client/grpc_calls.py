@@ -244,6 +244,7 @@ def error_of(error: Any, address: str) -> ClientError:
     text = str(error.details() or code)
     trailers = {str(key).lower(): value for key, value in error.trailing_metadata() or ()}
     pause = retry_after(trailers.get("retry-after"))
+    # The code is the same for a busy server and for a message that is too large. Only the former has a Retry-After.
     if pause is not None and code in ("UNAVAILABLE", "RESOURCE_EXHAUSTED"):
         return status_error(HTTPStatus.SERVICE_UNAVAILABLE, text, pause)
     if code == "UNAVAILABLE":  # also grpcio's code for a failed connection

@@ -121,7 +121,7 @@ def answer_of(operation: Operation, response: HttpResponse) -> Document:
         if operation.name in ("ModelInfer", "ModelStreamInfer"):
             return _infer_result(response)
         document = json.loads(bytes(response.body)) if len(response.body) else {}
-        _CHECKS.get(operation.name, bool)(document)
+        _CHECKS.get(operation.name, bool)(document)  # bool checks nothing
         return document
     except UNREADABLE as error:
         raise ClientError(f"the answer to {operation.name} cannot be read: {error!r}") from error

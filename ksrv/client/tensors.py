@@ -173,7 +173,7 @@ def _cast(name: str, array: Array, datatype: str) -> Array:
     if not array.size:
         return array.astype(ALL_DTYPES[datatype])
     if array.dtype == bool and datatype != "BOOL":
-        array = array.astype(np.int8)
+        array = array.astype(np.int8)  # `cast` takes no BOOL
     if array.dtype == np.uint16:  # `cast` would take them for bit patterns of BF16
         array = array.astype(np.uint32)
     given, array = _with_datatype(name, array)

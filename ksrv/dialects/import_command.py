@@ -37,6 +37,7 @@ def import_models(path: Path, repository: Path | None) -> None:
             raise click.exceptions.Exit(1)
         return
     try:
+        # Never empty: TorchServe's dialect returns a model or raises.
         found = next(filter(None, (one.examine(path) for one in installed())))
         click.echo(f"{found.name} {found.version}")
         for line in found.lines():

@@ -175,7 +175,10 @@ def grpc_methods(services: "Services", engine: "Engine") -> "dict[str, Method]":
 
 
 def server_call(engine: "Engine", request: "InferRequest") -> "RequestHandle":
-    """Begin a call of a handler to the server itself, in the dialect that serves it; see `Dialect.server_call`."""
+    """Begin a call of a handler to the server itself, in the dialect that serves it; see `Dialect.server_call`.
+
+    A dialect is always found, because Triton's takes every call that an earlier dialect does not take.
+    """
     return next(filter(None, (dialect.server_call(engine, request) for dialect in installed())))
 
 

@@ -146,6 +146,9 @@ cdef class ExecutorOutputs:
     def add_notes(self, batch: Any) -> None:
         """Add the failures, headers and parameters that a handler set for requests of its batch.
 
+        Failures are merged, because the reader of the outputs may have added some. Headers and
+        parameters are only in the batch.
+
         Args:
             batch: The `ksrv.handlers.batch.Batch`.
         """

@@ -12,10 +12,10 @@ cdef class BoundContext:
 cdef class RunContext:
     cdef public str stage
     cdef public bint passes_outputs_through
-    cdef StageTimes times         # of the default stages, until `timings` is read
+    cdef StageTimes times         # of the default stages, while `timings_by_stage` is None
     cdef dict timings_by_stage
-    cdef object inputs
-    cdef object made
+    cdef object inputs            # the running batch as `ExecutorInputs`, else None
+    cdef object made              # the running batch as handlers see it; None until a stage reads it
     cdef object make_batch
     cdef unsigned long thread     # the thread that runs the batch
     # Shared with the threads that the batch has started; None if it started none.

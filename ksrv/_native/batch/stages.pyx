@@ -248,7 +248,7 @@ cpdef object infer_and_postprocess(
     context.stage = "inference"
     torch = MODULES.get("torch")
     if torch is not None:
-        torch = imported_torch()
+        torch = imported_torch()  # slower; None while another thread still imports torch
     if torch is not None:
         with torch.inference_mode():
             outputs = _infer(handler, inputs, context)
@@ -277,7 +277,10 @@ cdef int _note(RunContext context, str name, int64_t *stage, int64_t nanoseconds
 
 
 cdef int _note_outputs(RunContext context, int64_t nanoseconds) except -1:
-    """Add the time for making the answer's tensors to postprocess, if the handler has stages."""
+    """Add the time for making the answer's tensors to postprocess, if this stage was timed.
+
+    A handler with a custom `handle` may have run no such stage.
+    """
     if context.timings_by_stage is None:
         if context.times.postprocess != NOT_RUN:
             context.times.postprocess += nanoseconds
@@ -299,6 +302,8 @@ cdef object _infer(handler, inputs, RunContext context):
 
 cdef class RunnerCalls:
     """Runs batches with a runner of this process. The base of the inline executor.
+
+    The inline executor defines `_not_loaded`.
 
     Attributes:
         runner: The runner, or None while the model is not loaded.
@@ -437,7 +442,10 @@ cdef class StageRunner:
         return {name: (<Tensor>value).data for name, value in inputs.tensors.items()}
 
     cdef ExecutorOutputs read(self, object result, ExecutorInputs inputs):
-        """Return the tensors of a result: with the fast reader if possible, else with Python."""
+        """Return the tensors of a result: with the fast reader if possible, else with Python.
+
+        `stages` sets the times of the outputs.
+        """
         cdef list found = None
         if self.declared is not None and not inputs.explain:
             found = self.declared.tensors(result, inputs.rows)

@@ -9,7 +9,7 @@ from native.grpc.server cimport Server as CServer
 
 
 cdef class Call:
-    cdef CCall *native
+    cdef CCall *native  # a counted reference
     cdef CServer *server
     cdef object owner  # keeps the server alive
     cdef readonly str path

@@ -53,7 +53,10 @@ def retry_details(str code not None, str text not None, uint64_t seconds) -> byt
 
 
 class PrefixedMessages(bytes):
-    """Messages of a stream that have their prefixes already, one after the other."""
+    """Messages of a stream that have their prefixes already, one after the other.
+
+    A prefix has 5 bytes: a flag for compression, and the length of the message in 4 bytes.
+    """
 
 
 cdef Call call_of(object owner, CServer *server, CCall *native):
@@ -248,6 +251,8 @@ cdef class Call:
         """
         cdef bint is_open
         cdef bint prefixed = isinstance(message, PrefixedMessages)
+        # `_payload` writes a prefix for all of its bytes as one message. So the first prefix is left
+        # out here, and put back by `set_prefix`.
         cdef Payload *payload = self._payload(memoryview(message)[5:] if prefixed else message)
         if payload == NULL:
             return None

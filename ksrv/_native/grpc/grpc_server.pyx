@@ -186,7 +186,7 @@ cdef class GrpcServer:
     cdef object handler
     cdef object check
     cdef object answered
-    cdef list endpoints
+    cdef list endpoints  # kept alive while routes or requests refer to their signatures
     cdef MemoryBudget budget
 
     def __cinit__(
@@ -249,6 +249,7 @@ cdef class GrpcServer:
         Args:
             routes: (name, version, endpoint) for each name and version in a request.
         """
+        # 0: the table has no prepared answers that a change of a model could make out of date.
         cdef RouteTable *table = new RouteTable(0)
         cdef shared_ptr[const RouteTable] shared
         shared.reset(table)

@@ -69,7 +69,9 @@ class BodyError(ValueError):
         owner: The name of the input or output; "" if the fault precedes the name.
         field: The protocol's name for the faulty part. `wanted` says what the part must be.
         name: The faulty name or word from the client.
-        expected: The expected number. `received` is the client's number.
+        expected: The expected number. For some codes the index of the faulty part instead, such as
+            the byte of a BOOL tensor; `ksrv.protocol.error_texts` has the texts.
+        received: The client's number.
     """
 
     code: str

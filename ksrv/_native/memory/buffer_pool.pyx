@@ -133,7 +133,7 @@ def lease(nbytes: int, *, bint memfd=False, bint pages=False) -> Block:
     if nbytes < 2**60:
         size = nbytes
         with nogil:
-            block = process_pool().lease(size, backend, False)
+            block = process_pool().lease(size, backend, False)  # False: may be reused memory
     if block == NULL:
         raise MemoryError(f"not enough memory for a block of {nbytes} bytes")
     return ksrv_wrap(block)
@@ -154,7 +154,7 @@ def lease_body(nbytes: int) -> Block:
     cdef CBlock *block = NULL
     cdef size_t size = nbytes
     with nogil:
-        block = process_pool().lease_body(size, False)
+        block = process_pool().lease_body(size, False)  # False: may be reused memory
     if block == NULL:
         raise MemoryError(f"not enough memory for a block of {nbytes} bytes")
     return ksrv_wrap(block)
@@ -220,7 +220,7 @@ def share(size_t nbytes) -> Block:
     cdef CBlock *block
     cdef bint has_pages = False
     with nogil:
-        block = process_pool().lease(nbytes, BACKEND_MEMFD, True)  # True: not from the pool
+        block = process_pool().lease(nbytes, BACKEND_MEMFD, True)  # True: never used before
         if block != NULL:
             # The pages are allocated now: if memory is short, this fails. A later write to a page
             # that does not exist would end the process by SIGBUS.

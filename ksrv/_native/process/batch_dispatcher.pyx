@@ -120,9 +120,11 @@ cdef class RingDispatcher:
             The result of `Queue.take` (a list of handles, True or None) if Python must run a batch,
             the instance was nudged, or the queue is closed. A `DispatchedRun` if Python must finish
             a batch of the ring. The number of the running batch if its process has sent a message,
-            or if its calls to other models need attention.
+            or if Python must check its calls to other models.
         """
         cdef Served served
+        # `ProcessRuns.wants_looks`: Python must check calls or unsent messages of the process from time
+        # to time, so the dispatcher returns `Served.message` even if no message has arrived.
         self.terms.has_calls = self.ring.batches.wants_looks
         while True:
             with nogil:
@@ -149,7 +151,10 @@ cdef class RingDispatcher:
         return handles
 
     def running(self) -> list[Any]:
-        """Return the requests of the running batch in row order."""
+        """Return the requests of the running batch in row order.
+
+        Each call makes new handles, because batches in the ring have only fast-path requests.
+        """
         return _handles_of(<CDispatchedRun *>&self.dispatcher.running())
 
     def hand_over(self) -> DispatchedRun:
@@ -209,7 +214,7 @@ cdef class RingDispatcher:
 
 
 cdef list _handles_of(const CDispatchedRun *batch):
-    """Return the handles of a batch's requests. The list takes over their references."""
+    """Return the handles of a batch's requests. The list takes over the references of `taken`."""
     cdef list handles = PyList_New(<Py_ssize_t>batch.requests.size())
     cdef size_t i
     cdef CRequest *request

@@ -9,4 +9,5 @@ cdef class SharedMemory:
 
 cdef class WorkerRing(SharedMemory):
     cdef int channel  # a duplicate of the worker's end of the channel
+    # The `ProcessRuns` (ksrv/engine/processes/runs.py) of the process that uses the ring.
     cdef public object batches

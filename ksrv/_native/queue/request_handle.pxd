@@ -13,11 +13,11 @@ cdef class SequenceOrder:
 
 
 cdef class NativeHandle:
-    cdef CRequest *native
-    cdef object _request
-    cdef public object answer
+    cdef CRequest *native      # a counted reference
+    cdef object _request       # the Python request; of a fast-path request None until first use
+    cdef public object answer  # the response or the exception; None before, and for fast-path requests
     cdef public object sequence
-    cdef list callbacks
+    cdef list callbacks        # None: no callbacks, or they have been called
     cdef object __weakref__
     cdef int _call_back(self) except -1
     cdef object _make_request(self)

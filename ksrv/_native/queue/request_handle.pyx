@@ -199,7 +199,7 @@ cdef class NativeHandle:
             raise ValueError("a handle follows one sequence, before it is pushed")
         retain(order.native)
         self.native.sequence = order.native
-        self.native.priority = 0
+        self.native.priority = 0  # requests of a sequence keep the order of their arrival
         self.sequence = sequence
 
     cdef int _call_back(self) except -1:
@@ -299,7 +299,7 @@ cdef class NativeHandle:
             elif waited == WAIT_TIMEOUT:
                 return False
         if self.native.state.load() != STATE_ANSWERED:
-            ksrv_run_completions()
+            ksrv_run_completions()  # it expired or was cancelled: its callbacks may not have run yet
         return True
 
     def cancel(self) -> bool:

@@ -83,11 +83,11 @@ cdef class Queue:
         """
         if handle.native.state.load() != STATE_NEW:
             raise ValueError("a handle is pushed once")
-        # A short critical section: releasing the GIL would cost more than it saves.
-        Py_INCREF(handle)
+        Py_INCREF(handle)  # the request's reference to its handle, which the taking batch takes over
+        # A short critical section: releasing the GIL would cost more than it saves. NULL: claim no slot.
         cdef Push pushed = self.queue.push(handle.native, NULL)
         if pushed != PUSH_OK:
-            self.queue.refused(pushed)
+            self.queue.refused(pushed)  # count the refusal
             Py_DECREF(handle)
         return <int>pushed
 
@@ -107,9 +107,10 @@ cdef class Queue:
         cdef size_t slot = 0
         if handle.native.state.load() != STATE_NEW:
             raise ValueError("a handle is pushed once")
-        Py_INCREF(handle)
+        Py_INCREF(handle)  # as in `push`
         pushed = self.queue.push(handle.native, &slot, caller_blocks)
         if pushed != PUSH_OK:
+            # PUSH_INLINE is not counted as a refusal. The caller has the handle, so no batch takes it.
             self.queue.refused(pushed)
             Py_DECREF(handle)
         return -1 - <int>slot if pushed == PUSH_INLINE else <int>pushed
@@ -285,7 +286,7 @@ cdef class Queue:
                 if later:
                     publish_all()
                 handle._call_back()
-            release(handle.native)
+            release(handle.native)  # the queue's reference; the thread that wins releases it
         return result
 
     def close(self) -> None:

@@ -50,7 +50,7 @@ cdef class AppMessage(Exchange):
     """A message for the app, with as much of its body as the app wants, and its answer.
 
     It is answered once: by `answer`, or by `begin_stream`, `send` and `end_stream`. `receive`
-    returns it without an answer.
+    ends this object without an answer.
 
     Attributes:
         peer: The client's address.
@@ -99,7 +99,9 @@ cdef class AppMessage(Exchange):
             connection.close_after = close or self.state not in ("none", "whole")
 
     def receive(self, uint64_t most) -> None:
-        """Return the message until its body is received. A thread then gets it again.
+        """Give the message back to the server, which receives its body.
+
+        Then `HttpServer.next_app_message` returns the message again, as another object.
 
         Args:
             most: The most bytes of a chunked body to receive.
@@ -252,6 +254,7 @@ cdef object ksrv_app_message(object owner, CHttpServer *server, Connection *conn
             message.fault_at = PyBytes_FromStringAndSize(
                 <const char *>connection.body.chunks.shown(), connection.body.chunks.shown_length()
             )
+        # False: the head stays as received. The app reads the id from `request_id`.
         ksrv_fill_exchange(
             message, owner, &server.answers, turn, connection.body.state == BodyState.whole, False
         )

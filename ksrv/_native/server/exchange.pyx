@@ -127,7 +127,7 @@ cdef class SentBuffers:
 # The garbage collector must not clear `owner` before __dealloc__, which may answer with 500.
 @cython.no_gc_clear
 cdef class Exchange:
-    """An infer request of the fast path, and its answer.
+    """An infer request in a usual form, and its answer. Also the base of `AppMessage`.
 
     It is answered once, by any thread. If it is deleted without an answer, it answers 500.
 
@@ -138,7 +138,8 @@ cdef class Exchange:
         body: The received bytes, writable, until the exchange is answered. The first tensor after
             the JSON is aligned.
         announced: The Content-Length. It exceeds the body if the peer broke off.
-        head: The bytes of the head, with the request's id.
+        head: The bytes of the head. Of an infer request with the request's id, if the client sent no
+            valid id.
         sampled: Whether the request was chosen for recording.
         plain: The number of its path among the paths of plain JSON, from 1; 0 for KServe v2.
     """
@@ -311,7 +312,7 @@ cdef int ksrv_fill_exchange(
     """Connect a message with an exchange, which answers it from now on.
 
     `take_body`: move the body's block from the connection to the exchange. `identified`: add the
-    request's id to the head. False if the message was refused or is not complete.
+    request's id to the head, for handlers that read it there.
     """
     cdef Connection *connection = turn.connection
     cdef CBlock *block

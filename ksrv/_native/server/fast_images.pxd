@@ -11,7 +11,7 @@ from ksrv._native.images.decode_pool cimport DecodePool
 cdef class FastImages:
     cdef ImageRules rules
     cdef RowPlans plans
-    cdef object make
-    cdef DecodePool pool
+    cdef object make      # makes a plan; see `FastImages`
+    cdef DecodePool pool  # kept alive, because `rules` refers to it
 
     cdef int plan(self, uint32_t height, uint32_t width, uint32_t channels) except -1

@@ -73,6 +73,7 @@ cdef class InstanceRunner:
         self.model = model
         self.lease = lease
         self.executor = executor
+        # Only executors with a handler process can end a handler at its deadline.
         self.is_process = executor.keeps_deadlines
         self.stats = stats
         self.slot = queue.add_slot()
@@ -151,7 +152,10 @@ cdef class InstanceRunner:
         return 0
 
     def _calling_batch(self, list handles not None: list[Any]) -> Any:
-        """Return the batch that runs in the handler's process, for its calls to other models."""
+        """Return a batch without tensors for requests that run in the handler's process.
+
+        `Instance` uses it for the batch's calls to other models.
+        """
         cdef RequestBatch batch = ksrv_new_batch(self.model, self.lease, handles)
         batch.tensors = {}
         return batch

@@ -19,7 +19,7 @@ cdef class FastHandle(NativeHandle):
 
 
 cdef class ModelEndpoint:
-    cdef ModelSignature *signature
+    cdef ModelSignature *signature  # a counted reference; routes and requests have others
     cdef readonly Queue queue
     cdef object spec
     # For each input the fields of `ksrv.engine.batches.padding.RowForm`, and the shape of one row

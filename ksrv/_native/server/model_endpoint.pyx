@@ -39,6 +39,8 @@ if not cython.compiled:
     from collections.abc import Callable, Sequence
     from typing import Any
 
+# An answer in plain JSON without rows has these fields beside the outputs, so an output with such a name
+# needs Python.
 RESERVED_FIELDS: frozenset[str] = frozenset(("id", "model_name", "model_version"))
 
 log: logging.Logger = logging.getLogger(__name__)
@@ -81,12 +83,14 @@ cdef object _body_of(FastRequest *request):
 
 cdef object ksrv_request_of(FastRequest *request):
     cdef ModelEndpoint endpoint = <ModelEndpoint>request.signature.endpoint
-    if request.answers == NULL:
+    if request.answers == NULL:  # it arrived over HTTP
         return _read(request)[0]
+    # It arrived over gRPC: the body is the message.
     return endpoint.route.fast_message(endpoint.spec, _body_of(request), _head_of(request))
 
 
 cdef object _read(FastRequest *request):
+    """Return the Python request of an HTTP request, and the function that writes its answer."""
     cdef ModelEndpoint endpoint = <ModelEndpoint>request.signature.endpoint
     cdef const PlainForm *plain = request.layout.plain
     return endpoint.route.fast_request(
@@ -153,7 +157,7 @@ cdef void ksrv_push_fast(FastRequest **fast, size_t count, Push *results) noexce
     inlined = signature.queue.push_some(requests, count, signature.max_rows, results, &slot)
     for i in range(count):
         if results[i] == PUSH_OK:
-            release(requests[i])
+            release(requests[i])  # the submitter's reference; the queue has another
     if inlined:
         _run_inline(endpoint, slot, requests, results, count)
 
@@ -173,7 +177,7 @@ cdef void _run_inline(
                 handle = FastHandle.__new__(FastHandle)
                 ksrv_bind_handle(handle, requests[i])
                 handles.append(handle)
-        ours = False  # the instance must return the slot
+        ours = False  # `InstanceRunner.run_inline` returns the slot, even after errors
         endpoint.runs[slot](handles)
     except BaseException:
         if ours:
@@ -184,17 +188,18 @@ cdef void _run_inline(
         log.exception("a batch on the fast path failed")
     for i in range(count):
         if results[i] == PUSH_INLINE:
-            release(requests[i])
+            release(requests[i])  # the submitter's reference
 
 
 cdef void _fail(FastRequest *request) noexcept:
+    """Answer 500, unless the request has ended."""
     cdef unsigned char won = 0
     cdef CRequest *only = request
     request.signature.queue.finish(&only, 1, &won)
     if won:
         fail_fast_request(request)
         publish(request)
-        release(request)
+        release(request)  # the queue's reference; the thread that wins releases it
 
 
 cdef class ModelEndpoint:
@@ -334,6 +339,8 @@ cdef int _declare_input(ModelEndpoint self, tensor, tuple elements, FastImages i
     self.images.append(images)
     self.signature.inputs.push_back(declared)
     tail = tuple(tensor.shape[1:])
+    # As `RowForm`, but without the elements of padding, which `declared` has, and with the length's name
+    # for every input, not only for masks.
     form = (tensor.name, tensor.datatype, tail, b"", b"", self.length)
     # The shape of one row is made here, because most requests have one row.
     self.inputs.append(form if declared.padded else (*form, (1, *tail)))

@@ -16,6 +16,9 @@ Rows are written by `RowWriter` (native/server/fast_rows.hpp). Fast-path request
 each request or image. If the native decoder rejects an image, because it is damaged or unusual or
 memory is short, the preparer of the input (`ksrv.images.preparer`) reads it. Requests that Python
 parsed have arrays, which are copied in the same way.
+
+A form describes the rows of an input: a tuple of (name, datatype, tail, padding, one, length), as
+`RowForm` in ksrv/engine/batches/padding.py.
 """
 
 cimport numpy as cnp
@@ -245,7 +248,8 @@ cdef int _begin_rows(RequestBatch self) except -1:
     self.count = self.row_length = self.largest = 0
     self.block_rows = <uint64_t>(self.rows if pads else max(self.room, self.rows))
     if not _use_endpoint(self, self.handles):
-        self.row_length = 1  # the forms have the padded sizes already
+        # The tails of these forms have the padded sizes already, so `bytes_of_row` multiplies by 1.
+        self.row_length = 1
         self.forms = [tuple(form) for form in self.model.padding.forms(self.handles)]
         self.parsed_signatures.clear()
         for form in self.forms:
@@ -380,8 +384,9 @@ cdef bint _add_parsed(
 ) except -1:
     """Add a request that Python parsed. Return whether it has encoded images.
 
-    A source is `apart` if the writer must not write its rows: because the input is not copied, is
-    missing, or has images, which `_prepare_left` decodes.
+    A source is `reserved_only` if the writer must not write its rows: because the input is not
+    copied, is missing, or has images, which `_prepare_left` decodes. A padded input that is missing
+    is a mask, which the writer generates.
 
     Args:
         arrays: Keeps the arrays whose memory the writer reads.
@@ -399,6 +404,7 @@ cdef bint _add_parsed(
         tensor = _tensor(handle, form[0])
         source.rows = handle.native.rows
         if declared.padded:
+            # Needed for masks, and for `writer.row_length` if the forms are of an endpoint.
             source.row_length = handle.lengths.get(form[5], 0)
         if self.endpoint is not None:
             writer.row_length = max(writer.row_length, source.row_length)

@@ -39,7 +39,7 @@ cdef enum:
     # Answers and bytes that wait for a client; one answer may be larger.
     WAITING_ANSWERS = 64
     WAITING_BYTES = 1048576
-    # Answers and bytes that wait where a handler sends without waiting; four answers may be larger.
+    # As above, if a handler sends without waiting; four answers may be larger.
     ANSWERS_BEHIND = 256
     BYTES_BEHIND = 8388608
     # Answers up to this size are not counted in the memory budget, because few of them wait.
@@ -160,6 +160,7 @@ cdef class ResponseStream:
             self.form_of = None
 
     cdef bint can_write(self, const Text &text, str name, str datatype, tuple shape) except -1:
+        """Whether a value of an output has the stream's form, and the stream has room for it."""
         cdef ChunkForm form = self.form
         return (
             form is not None and form.name == name and form.datatype == datatype
@@ -198,6 +199,7 @@ cdef class ResponseStream:
         return 0
 
     cdef int added(self, uint64_t nbytes) except -1:
+        """Count an answer that was added, and wake the reader if it has what it waits for."""
         self.count += 1
         self.nbytes += nbytes
         if self.wakes_at and self.has_gathered(self.wakes_at):
@@ -214,6 +216,7 @@ cdef class ResponseStream:
         return 0
 
     cdef int tell_room(self) except -1:
+        """Wake the handler, and run the callbacks of `call_with_room`."""
         cdef list callbacks = self.on_room
         if self.awaits_room:
             self.wake()
@@ -318,6 +321,7 @@ cdef class ResponseStream:
         self.sleep(seconds, WAITING_ANSWERS)
 
     cdef int sleep(self, object timeout, uint64_t count) except -1:
+        """Sleep until `count` answers wait, the stream is full, or the last answer has arrived."""
         if not self.has_gathered(count):
             with self.changed:
                 self.wakes_at = count
@@ -392,7 +396,7 @@ cdef class ChunkWriter:
             stream has no such form, or a stream has no room.
         """
         cdef list texts
-        cdef bint sparse = type(chunk) is list
+        cdef bint sparse = type(chunk) is list  # only a bare list may leave rows without a text
         if type(chunk) is dict:
             chunk = (<dict>chunk).get(self.text_output) if len(<dict>chunk) == 1 else None
         if type(chunk) is list and len(self.text_shape) == 1:
@@ -456,7 +460,7 @@ cdef class ChunkWriter:
             if self.is_open(i):
                 listening += 1
                 if not self.is_absent(values[i]):
-                    text_of(values[i], &text)
+                    text_of(values[i], &text)  # True, as in the loop above
                     (<ResponseStream>self.streams[i]).write(text)
         return listening
 

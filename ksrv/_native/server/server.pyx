@@ -99,7 +99,7 @@ cdef void _release_sent(CHttpServer *server) noexcept:
 
 
 cdef void _check(HttpServer self, Connection *connection) noexcept:
-    """Check whether a caller may send a body, then return the connection to the HTTP server."""
+    """Check whether a caller may send a body, then give the connection back to the HTTP server."""
     cdef cbool admitted
     connection.checking = False
     connection.close_after = True  # if the check fails, the body is not read
@@ -130,7 +130,8 @@ cdef class HttpServer:
 
     Args:
         handler: Called with an `Exchange` for each infer request. It must not block.
-        answers: The ready-made answers by name: status, header lines and body.
+        answers: The ready-made answers by name (`PREPARED_ANSWERS_NEEDED`): status, status line,
+            header lines and body.
         check: Called with a head before the body is received. Returns whether the caller may send
             the body. Messages of other callers are left to the app. None permits every caller.
         shared: Whether other processes accept from the same listeners. They then take turns.

@@ -129,6 +129,7 @@ class _RoleResource(InferenceResource):
 
     def _start(self, req: falcon.Request, read: Callable[[Find], InferRequest]) -> "_Part":
         call = _Part(req.env, read)
+        # Queues the request, or stores an error in the call, which `check` raises.
         run_infer(call, self._engine, waits=True)
         call.check()
         return call
@@ -153,7 +154,7 @@ class _Part(PendingCall):
         """
         if self.handle is not None:
             super().watch(self.handle)
-        self.first()
+        self.first()  # returns when the request has ended, because it does not stream
         return self.response()
 
 

@@ -8,8 +8,9 @@ STATEFUL_HANDLER = "ksrv.dialects.openvino.stateful_model:StatefulModel"
 MOST_SEQUENCES = 500
 """OpenVINO Model Server's default for max_sequence_number."""
 IDLE_MS = 5 * 60_000
-"""How often OpenVINO Model Server looks for idle sequences by default."""
+"""The idle timeout: how often OpenVINO Model Server looks for idle sequences by default."""
 A_DAY_MS = 24 * 60 * 60_000
+"""The idle timeout with `idle_sequence_cleanup: false`, because sequences in ksrv always have one."""
 
 _ONLY_WITH_STATE = ("idle_sequence_cleanup", "low_latency_transformation", "max_sequence_number")
 

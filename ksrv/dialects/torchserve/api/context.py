@@ -181,7 +181,7 @@ class Context:
             return self.newest
         if bound.made is None:  # released, because the batch has been answered
             raise no_batch()
-        fields: RunFields = bound.made
+        fields: RunFields = bound.made  # TorchServeRunner binds them in place of ksrv's `Batch`
         return fields
 
     def get_request_id(self, idx: int = 0) -> str | None:

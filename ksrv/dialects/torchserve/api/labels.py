@@ -8,7 +8,7 @@ from typing import Any
 
 
 def load_label_mapping(mapping_file_path: str) -> dict[str, Any] | None:
-    """Read `index_to_name.json`.
+    """Read `index_to_name.json`: an object of labels by class index, or with a list `object_type_names`.
 
     Returns:
         The label for each class index, which is a string; if the file has a list for it, the last element of the list.

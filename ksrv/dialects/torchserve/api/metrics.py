@@ -130,6 +130,9 @@ class Metric:
 class Metrics:
     """`context.metrics`: the calls of TorchServe's metrics cache.
 
+    `idx` and `request_id` are parameters of TorchServe's calls: the request of a value. ksrv ignores them, because
+    metrics have no label for the request.
+
     Args:
         model_name: The value of the `ModelName` label.
         emit: Takes the records.

@@ -186,6 +186,7 @@ def archived_config(
     yaml_config, lines = _model_config(folder, model.config_file)
     report = ArchiveReport(handler=model.handler)
     document = Document.of(Path(model.config_file), {**yaml_config}, lines)
+    # fill=True: only keys that model-config.yaml lacks.
     document.take(_property_keys(model, defaults), fill=True)
     try:
         keys = document.convert(
@@ -325,7 +326,7 @@ def _device(keys: ServerKeys, document: Document, report: ArchiveReport) -> str:
     if given in (None, ""):
         return "auto"
     kind = str(given).lower()
-    if kind not in ("cpu", "gpu", "neuron"):
+    if kind not in ("cpu", "gpu", "neuron"):  # TorchServe also has neuron, which counts as gpu here
         document.fail(("deviceType",), f"expected cpu or gpu, found {describe(given)}")
     report.applied["deviceType"] = kind
     if kind == "cpu":

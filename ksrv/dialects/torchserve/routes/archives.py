@@ -200,7 +200,7 @@ class Archives:
         config = _registered(source.config, given)
         others = self._configs(self._served(name)) if known else {}
         try:
-            self._load(name, {version: config} | others)
+            self._load(name, {version: config} | others)  # the default version stays the last
         except HandlerFailed:
             text = f"Failed to start workers for model {name} version: {version}"
             raise TorchServeError(500, errors.INTERNAL, text) from None
@@ -314,6 +314,7 @@ def _with_call_settings(source: ModelSource, given: ModelConfig) -> ModelSource:
 
 def _registered(config: ModelConfig, given: Mapping[str, str]) -> ModelConfig:
     """Return an archive's settings with the parameters of a register call."""
+    # TorchServe registers a model with 0 workers, which then serves nothing. Here it has at least 1.
     changed: dict[str, Any] = {
         "instances": max(1, _workers(given, "initial_workers", config.instances, least=0))
     }

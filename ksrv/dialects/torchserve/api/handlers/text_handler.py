@@ -129,6 +129,7 @@ class TextClassifier(TextHandler):
         layer = getattr(self.model, "embedding", None)
         answers = []
         for text, words in zip(texts, self._words, strict=True):
+            # The first offset is 0: each text is given to the model as a batch of one text.
             added = layer_integrated_gradients(
                 lambda given: self.model(given, offsets[:1]), layer, text, int(target)
             )
