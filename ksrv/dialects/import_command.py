@@ -37,8 +37,11 @@ def import_models(path: Path, repository: Path | None) -> None:
             raise click.exceptions.Exit(1)
         return
     try:
-        # Never empty: TorchServe's dialect returns a model or raises.
-        found = next(filter(None, (one.examine(path) for one in installed())))
+        found = next(filter(None, (one.examine(path) for one in installed())), None)
+        if found is None:
+            raise click.ClickException(
+                f"{path} is no model of another server: expected an archive, a repository or a config.json"
+            )
         click.echo(f"{found.name} {found.version}")
         for line in found.lines():
             click.echo(f"  {line}")

@@ -54,7 +54,7 @@ class TorchServe(Dialect):
 
         return translate(path)
 
-    def examine(self, path: Path) -> ImportedModel:
+    def examine(self, path: Path) -> ImportedModel | None:
         """See `Dialect.examine`."""
         from ksrv.dialects.torchserve.archive.importing import examine
 

@@ -12,7 +12,13 @@ from typing import Any
 
 import yaml
 
-from ksrv.dialects.torchserve.archive.archive import ArchiveError, open_archive, read_manifest
+from ksrv.dialects.torchserve.archive.archive import (
+    ARCHIVE_SUFFIXES,
+    MANIFEST,
+    ArchiveError,
+    open_archive,
+    read_manifest,
+)
 from ksrv.dialects.torchserve.archive.model_config import ArchiveReport, archived_config
 from ksrv.model.config import ModelConfig
 from ksrv.repository.settings.keys import CONFIG_NAME
@@ -72,8 +78,8 @@ class ArchiveInfo:
         return target
 
 
-def examine(path: Path) -> ArchiveInfo:
-    """Return the model in an archive.
+def examine(path: Path) -> ArchiveInfo | None:
+    """Return the model in an archive, or None if the path is no archive.
 
     Args:
         path: The archive, or an unpacked archive.
@@ -81,6 +87,8 @@ def examine(path: Path) -> ArchiveInfo:
     Raises:
         ArchiveError: The archive cannot be opened, or its settings are wrong.
     """
+    if not (path.name.endswith(ARCHIVE_SUFFIXES) or (path / MANIFEST).is_file()):
+        return None
     folder = open_archive(path)
     try:
         manifest = read_manifest(folder)
