@@ -15,6 +15,7 @@ from libc.stdint cimport int64_t, uint64_t
 from libcpp.vector cimport vector
 
 from native.base.clock cimport NEVER
+from native.base.gil_gate cimport enter_gil_gate, leave_gil_gate
 from native.queue.completions cimport publish_all, publish_later
 from native.queue.deadline_timer cimport process_timer
 from native.queue.request cimport Request as CRequest, STATE_NEW, publish
@@ -155,6 +156,8 @@ cdef class Queue:
         with nogil:
             publish_all()
             taken = self.queue.take(slot, requests.data(), room, &count, max_rows, delay_ns)
+            enter_gil_gate()
+        leave_gil_gate()
         if taken == TAKE_READY_BATCH:
             return True
         if taken == TAKE_CLOSED:
@@ -182,6 +185,8 @@ cdef class Queue:
             taken = self.queue.prefetch(
                 requests.data(), room, &count, max_rows, rows, oldest_ns, delay_ns
             )
+            enter_gil_gate()
+        leave_gil_gate()
         if taken == TAKE_INSTANCE_IDLE:
             return True
         if taken == TAKE_CLOSED:

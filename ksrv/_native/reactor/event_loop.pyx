@@ -1,9 +1,17 @@
 # Needs the GIL: several threads change `servers` and `running`.
 """The event loop of a worker: the I/O threads that serve the connections of all its servers."""
 
+from native.base.gil_gate cimport enter_gil_gate, leave_gil_gate
 
-cdef void _hold_gil(void (*work)(CEventLoop *) noexcept, CEventLoop *loop) noexcept with gil:
+
+cdef void _hold_gil(void (*work)(CEventLoop *) noexcept, CEventLoop *loop) noexcept nogil:
     """Call a function with the GIL. The loop itself does not know Python."""
+    enter_gil_gate()
+    _work(work, loop)
+
+
+cdef void _work(void (*work)(CEventLoop *) noexcept, CEventLoop *loop) noexcept with gil:
+    leave_gil_gate()
     work(loop)
 
 

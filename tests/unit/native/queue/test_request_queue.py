@@ -1,5 +1,6 @@
 """Handles and queues: waiting, signals, misuse, forks, and many deadlines."""
 
+import ctypes
 import itertools
 import os
 import signal
@@ -12,6 +13,7 @@ import pytest
 
 from ksrv._native.queue import request_queue as native
 from ksrv._native.queue.request_handle import NativeHandle, wake_waiters
+from tests.support.wait_until import wait_until
 
 
 class Interrupted(Exception):
@@ -199,3 +201,33 @@ def test_a_handle_that_its_batch_drops_before_the_completions_are_handled_is_cal
     assert queue.push(other) == native.OK
     assert other.cancel()
     assert states == ["cancelled"]
+
+
+def test_busy_instances_take_turns_with_the_gil():
+    """Without the gate in front of the GIL, a thread would keep the GIL for the switch interval, an hour."""
+    held_gil = ctypes.PyDLL(None)
+    queue, ran = native.Queue(40), []
+    handles = [NativeHandle("a", 1, 0) for _ in range(40)]
+
+    def serve(slot):
+        while taken := queue.take(slot, 1, 0):
+            ran.append(slot)
+            held_gil.usleep(3000)  # another thread wakes up meanwhile
+            queue.finish(taken, ["a"])
+
+    threads = [threading.Thread(target=serve, args=(queue.add_slot(),)) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    wait_until(lambda: queue.idle == 3)
+    before = sys.getswitchinterval()
+    try:
+        sys.setswitchinterval(3600)
+        for handle in handles:
+            queue.push(handle)
+        queue.close()
+        for thread in threads:
+            thread.join()
+    finally:
+        sys.setswitchinterval(before)
+    assert len(ran) == 40
+    assert sum(earlier == later for earlier, later in itertools.pairwise(ran)) < 4
