@@ -54,6 +54,7 @@ THREADS = "the same, 2 threads"
 LARGE = "image: 12 MP -> 224, reduced"
 NORMALISE = "pixels: u8 NHWC -> f32, mean and std"
 PILLOW = "pixels: Pillow-exact bilinear resize"
+QUEUE = "queue: take, start, finish and push a batch of 32"
 BOMB = "refusal of a decompression bomb"
 
 TARGETS = (
@@ -75,6 +76,7 @@ TARGETS = (
     Target(NORMALISE, "pixels: u8 *", "fast", "limit", 1.6),
     Target(NORMALISE, "pixels: u8 *", "exact", "limit", 6.0),
     Target(PILLOW, "pixels: Pillow*", "ksrv", "pillow", 1.0),
+    Target(QUEUE, "queue: a batch of 32, *", "10,000 waiting", "32 waiting", 2.0),
     # A refusal has no alternative: it must be quick as such.
     Target(BOMB, "image: header check*", "bomb", "", 50e-6),
 )

@@ -70,6 +70,11 @@ bool Queue::choose(std::size_t slot, std::uint64_t max_rows, std::int64_t delay_
             group->oldest_ns = std::min(group->oldest_ns, request->enqueued_ns);
             group->rows += request->rows;
             group->full = group->rows >= max_rows;
+            // Usually the first key is due, and however many requests wait, only a batch of them is looked at.
+            if (group == groups && (group->full || now - group->oldest_ns >= delay_ns)) {
+                *batch_key = group->key;
+                return true;
+            }
         }
     }
     for (Group *group = groups; group != groups + found; ++group) {

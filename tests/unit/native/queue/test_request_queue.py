@@ -231,3 +231,28 @@ def test_busy_instances_take_turns_with_the_gil():
         sys.setswitchinterval(before)
     assert len(ran) == 40
     assert sum(earlier == later for earlier, later in itertools.pairwise(ran)) < 4
+
+
+def test_idle_instance_takes_a_request_without_the_gil():
+    held_gil = ctypes.PyDLL(None)
+    queue = native.Queue(1)
+    handle = NativeHandle("a", 1, 0)
+    batches = []
+    thread = threading.Thread(target=lambda: batches.append(queue.take(slot, 1, 0)))
+    slot = queue.add_slot()
+    thread.start()
+    wait_until(lambda: queue.idle == 1)
+    before = sys.getswitchinterval()
+    try:
+        sys.setswitchinterval(3600)  # this thread keeps the GIL until it joins the other
+        queue.push(handle)
+        for _ in range(10_000):
+            if queue.idle == 0:
+                break
+            held_gil.usleep(1000)
+        assert queue.idle == 0
+        assert not batches
+        thread.join()
+    finally:
+        sys.setswitchinterval(before)
+    assert batches == [[handle]]
