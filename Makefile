@@ -270,10 +270,10 @@ bench-grpc: $(VENV)/.bench ## load ksrv's gRPC beside a bare C server on libnght
 # Each peer is installed in a separate environment below .venv-peers, gigabytes in all.
 ROUNDS ?= 3
 SECONDS ?= 1.5
-OPEN_SECONDS ?= 4
+OPEN_SECONDS ?= 45
 ONLY ?=
 
-bench-peers: $(VENV)/.bench ## ksrv beside FastAPI, Triton, TorchServe and others, and docs/benchmarks.md of it, in ROUNDS (3) of SECONDS (1.5), and of OPEN_SECONDS (4) at a fixed rate; up to an hour; needs g++, libssl-dev, Java
+bench-peers: $(VENV)/.bench ## ksrv beside FastAPI, Triton, TorchServe and others, and docs/benchmarks.md of it, in ROUNDS (3) of SECONDS (1.5), and 2,000 requests at a fixed rate if they take OPEN_SECONDS (45) at most; up to an hour and a half; needs g++, libssl-dev, Java
 	$(BIN)/python benchmarks/peers/compare.py --rounds $(ROUNDS) --seconds $(SECONDS) --open-seconds $(OPEN_SECONDS) $(ONLY)
 	$(BIN)/python benchmarks/peers/loadgen.py --seconds $(SECONDS)
 	$(BIN)/python benchmarks/peers/page.py

@@ -9,7 +9,8 @@ closed  for each workload over REST and gRPC, cleartext and TLS: all servers are
         load from as many clients as the workload has. Requests a second, and CPU time of all the server's processes for a
         request, are medians of the rounds.
 open    W1, W3 and W5 over REST and gRPC at fixed rates: requests are due independently of the server, and latency counts from then. At
-        half and at 80 % of what the slowest server did in the closed part, and of what the server itself did; then two
+        half and at 80 % of what the slowest server did in the closed part, and of what the server itself did, for 2,000
+        requests if these take at most --open-seconds, and for 10 s otherwise; then two
         seconds of 150 % and two of 50 %: answers within the former, refusals, and how long until latencies are again at most twice
         the latencies at 50 %.
 
@@ -35,6 +36,11 @@ HERE = Path(__file__).parent
 RESULTS = HERE.parent / "results" / "peers.json"
 OPEN_CONNECTIONS = 64
 OVERLOAD_SECONDS = 2
+OPEN_REQUESTS = 2000
+"""Requests at a fixed rate. Of fewer requests, a 99th percentile is one of the slowest few."""
+LEAST_SECONDS = 4
+SHORT_SECONDS = 10
+"""How long a rate is held at least, and if `OPEN_REQUESTS` would take longer than `--open-seconds`."""
 
 
 def build_client(folder: Path) -> Path:
@@ -271,7 +277,7 @@ def fixed_rates(
     for of, share, rate in [("the slowest", 0.5, 0.5 * slowest), ("the slowest", 0.8, 0.8 * slowest),
                             ("own", 0.5, 0.5 * own), ("own", 0.8, 0.8 * own)]:  # fmt: skip
         row: dict[str, Any] = begin | {"of": of, "share": share, "rate": rate}
-        phase = f"{rate:.2f}:{given.open_seconds}"
+        phase = f"{rate:.2f}:{held_seconds(rate, given.open_seconds):.1f}"
         try:
             found = load.run(server, workload, call, phase, clients=OPEN_CONNECTIONS)
             row |= {
@@ -285,6 +291,17 @@ def fixed_rates(
         print(f"{name} {rate:10,.1f}/s ({share:.0%} of {of})", shown, flush=True)
     rows.append(overload(load, server, begin, call, own, rows[-2].get("p99_ms", 0.0)))
     return rows
+
+
+def held_seconds(rate: float, most: float) -> float:
+    """Return how long a rate is held.
+
+    Args:
+        rate: Requests a second.
+        most: The most seconds for `OPEN_REQUESTS`.
+    """
+    seconds = OPEN_REQUESTS / rate
+    return max(seconds, LEAST_SECONDS) if seconds <= most else SHORT_SECONDS
 
 
 def overload(
@@ -389,7 +406,12 @@ def main() -> None:
     )
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=1.5, help="of load in a round")
-    parser.add_argument("--open-seconds", type=float, default=4.0)
+    parser.add_argument(
+        "--open-seconds",
+        type=float,
+        default=45.0,
+        help="the most for 2,000 requests at a fixed rate",
+    )
     given = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended by SIGTERM"))  # servers are stopped
     began = time.time()

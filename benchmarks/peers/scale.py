@@ -158,7 +158,7 @@ def write_model(folder: Path, way: Way, processors: int) -> None:
         (folder.parent / "network.onnx").rename(model / "network.onnx")
         source = "model: network.onnx"
     (model / "model.yaml").write_text(
-        f"{source}\ntimeout_ms: 60000\n"
+        f"{source}\ntimeout_ms: 60000\nqueue_size: 1000\n"
         f"inputs: [{{name: x, datatype: FP32, shape: [-1, {way.shape}]}}]\n"
         f"outputs: [{{name: y, datatype: FP32, shape: [-1, {way.values}]}}]\n"
         f"{way.keys.format(n=processors)}\n"
@@ -340,6 +340,7 @@ def draw(rows: list[dict[str, Any]], path: Path) -> None:
     import matplotlib
 
     matplotlib.use("Agg")
+    matplotlib.rcParams["svg.hashsalt"] = "ksrv"
     from matplotlib import pyplot
 
     figure, panels = pyplot.subplots(1, 2, figsize=(11, 5), sharey=True, layout="constrained")
@@ -356,7 +357,7 @@ def draw(rows: list[dict[str, Any]], path: Path) -> None:
         panel.minorticks_off()
     panels[0].set_ylabel(f"requests a second, divided by those on {counts[0]}")
     panels[1].legend(frameon=False)
-    figure.savefig(path)
+    figure.savefig(path, metadata={"Date": None})
 
 
 def main() -> None:
