@@ -40,8 +40,9 @@ def batches(form: str, waiting: int) -> Callable[[list[Any]], None]:
     def run(pushed: list[Any]) -> None:
         for one in pushed:
             queue.push(one)
-        taken = queue.start(queue.take(slot, BATCH, BATCH, delay))
-        queue.finish(taken, taken)
+        taken = queue.take(slot, BATCH, BATCH, delay)
+        assert isinstance(taken, list)
+        queue.finish(queue.start(taken), taken)
 
     return run
 

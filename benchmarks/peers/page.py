@@ -92,10 +92,10 @@ Known causes:
 - **Latency at a fixed rate, W1**: at 49 requests a second a run had 98 requests, and a 99th percentile is the slowest.
   In a run of 1,900 requests for each server, with the servers and the client at a higher priority than other work, the
   99th percentile of FastAPI was 2.03 of the one of ksrv, and the one of Falcon 3.04.
-- **Latency at a fixed rate, W5**: KServe, Triton and TorchServe run a request on two threads. ksrv, like FastAPI and Falcon,
-  runs two requests at a time on one thread each, which is better for many clients. At 3 requests a second the median
-  of ksrv is 1.70 of the median of KServe, and 0.97 of it with `instances: 1` and two threads. 16 clients then get 0.95
-  of the requests a second, for 1.07 of the CPU time.
+- **Latency at a fixed rate, W5**: KServe, Triton and TorchServe run a request on two threads. ksrv, like FastAPI and
+  Falcon, runs two requests at a time on one thread each, which is better for many clients. At 3 requests a second the
+  median of ksrv is 1.70 of the median of KServe, and 0.97 of it with `instances: 1` and two threads. 16 clients then
+  get 0.95 of the requests a second, for 1.07 of the CPU time.
 """
 SHOWN = """
 ## Padding and lazy models
