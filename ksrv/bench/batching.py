@@ -3,15 +3,16 @@
 `search` varies batch size, delay, instances and threads. For each candidate, `Bench.measure` writes the settings
 into a copy of the model's folder, has a separate server load it, and raises the number of connections until the goal
 is missed or the throughput no longer grows. Such a closed loop is optimistic, because a slow server gets fewer
-requests. So `Bench.confirm` runs the best settings in an open loop.
+requests. So `Bench.confirm` runs the best settings in an open loop. `write_best` writes them into model.yaml.
 """
 
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -37,23 +38,34 @@ MODEL_SUFFIXES = (".onnx", ".pt", ".pt2")
 
 @dataclass(frozen=True)
 class Candidate:
-    """Settings of a model that are tried; `threads` is 0 if all instances share the cores."""
+    """Settings of a model that are tried.
+
+    Attributes:
+        max_batch_size: 0 keeps the `batching:` of the model.
+        threads: 0 if all instances share the cores.
+    """
 
     max_batch_size: int = 1
     max_delay_ms: float = 0
     instances: int = 1
     threads: int = 0
 
-    def section(self) -> str:
-        """Return the settings as lines of model.yaml."""
-        batching = f"{{max_batch_size: {self.max_batch_size}, max_delay_ms: {self.max_delay_ms:g}}}"
-        return f"batching: {batching}\ninstances: {self.instances}\nthreads: {self.threads}"
+    def keys(self, settings: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the keys of model.yaml that the settings change.
+
+        Args:
+            settings: The model's other keys. Those of its `batching:` are kept.
+        """
+        found: dict[str, Any] = {}
+        if self.max_batch_size:
+            sizes = {"max_batch_size": self.max_batch_size, "max_delay_ms": self.max_delay_ms}
+            found["batching"] = (settings.get("batching") or {}) | sizes
+        return found | {"instances": self.instances, "threads": self.threads}
 
     def __str__(self) -> str:
-        return (
-            f"batch {self.max_batch_size}, delay {self.max_delay_ms:g} ms, "
-            f"{self.instances} x {self.threads or 'shared'} threads"
-        )
+        batch = f"batch {self.max_batch_size}, delay {self.max_delay_ms:g} ms, "
+        layout = f"{self.instances} x {self.threads or 'shared'} threads"
+        return batch + layout if self.max_batch_size else layout
 
 
 @dataclass(frozen=True)
@@ -84,7 +96,7 @@ Measure = Callable[[Candidate], Trial]
 
 
 def search(
-    measure: Measure, cores: int, goal_ms: float, *, batches: bool = True
+    measure: Measure, cores: int, goal_ms: float, *, batches: bool = True, most_instances: int = 0
 ) -> tuple[Trial, list[Trial]]:
     """Find the settings with the highest throughput within a goal.
 
@@ -93,6 +105,7 @@ def search(
 
     Args:
         batches: Whether the model takes several rows at once.
+        most_instances: The most instances to try; 0 for one on each core.
 
     Returns:
         The best trial, and all of them in order.
@@ -105,8 +118,9 @@ def search(
         trial = done[candidate]
         return trial if best is None or trial.beats(best) else best
 
-    best = attempt(Candidate(), None)
-    best = _best_of(_layouts(best.candidate, cores), attempt, best)
+    most = most_instances or max(cores, 2)
+    best = attempt(Candidate() if batches else Candidate(0), None)
+    best = _best_of(_layouts(best.candidate, cores, most), attempt, best)
     if batches:
         sizes = [2**power for power in range(1, MOST_BATCH.bit_length())]
         current = best.candidate
@@ -117,15 +131,15 @@ def search(
             delays = [delay for delay in DELAYS_MS if delay <= goal_ms / 4]
             candidates = [replace(current, max_delay_ms=delay) for delay in delays]
             best = _best_until_worse(candidates, attempt, best)
-            best = _best_of(_layouts(best.candidate, cores), attempt, best)
+            best = _best_of(_layouts(best.candidate, cores, most), attempt, best)
     return best, list(done.values())
 
 
-def _layouts(candidate: Candidate, cores: int) -> list[Candidate]:
+def _layouts(candidate: Candidate, cores: int, most: int) -> list[Candidate]:
     """Return candidates with 1, 2, 4, ... instances, each with shared threads, and with 1 thread each."""
     found = []
     instances = 1
-    while instances <= max(cores, 2):
+    while instances <= most:
         found.append(replace(candidate, instances=instances, threads=0))
         if cores // instances > 1:  # else shared threads are one for each instance at most
             found.append(replace(candidate, instances=instances, threads=1))
@@ -231,14 +245,55 @@ def settings_of(path: Path) -> dict[str, Any]:
 
 def write_settings(folder: Path, settings: dict[str, Any], candidate: Candidate) -> None:
     """Write a model.yaml with the settings of a candidate."""
-    batching = settings.get("batching") or {}
-    changed = settings | {
-        "instances": candidate.instances,
-        "threads": candidate.threads,
-        "batching": batching
-        | {"max_batch_size": candidate.max_batch_size, "max_delay_ms": candidate.max_delay_ms},
-    }
+    changed = settings | candidate.keys(settings)
     (folder / "model.yaml").write_text(yaml.safe_dump(changed), encoding="utf-8")
+
+
+def write_best(folder: Path, candidate: Candidate) -> Path:
+    """Change the keys of a candidate in a model's model.yaml, and keep all other lines and comments.
+
+    Returns:
+        The file.
+
+    Raises:
+        ValueError: The keys cannot be replaced line by line, as in a file that is one {...}.
+        OSError: The file cannot be written.
+    """
+    file = folder / "model.yaml"
+    settings = settings_of(folder)
+    keys = candidate.keys(settings)
+    text = file.read_text(encoding="utf-8") if file.is_file() else yaml.safe_dump(settings)
+    root: Any = yaml.compose(text)
+    spans = {key.value: (key.start_mark.index, _end(value)) for key, value in root.value}
+    # From the end of the text, so that the earlier spans stay valid.
+    for key in sorted(keys.keys() & spans.keys(), key=lambda key: spans[key], reverse=True):
+        start, end = spans[key]
+        text = text[:start] + section({key: keys[key]}) + text[end:]
+    missing = {key: value for key, value in keys.items() if key not in spans}
+    if missing:
+        text = text.rstrip("\n") + "\n" + section(missing) + "\n"
+    with suppress(yaml.YAMLError):
+        if yaml.safe_load(text) == settings | keys:
+            file.write_text(text, encoding="utf-8")
+            return file
+    raise ValueError(f"{file}: its keys are not on separate lines; change the file by hand")
+
+
+def _end(node: Any) -> int:
+    """Return where the value of a key ends, without the comments that follow a block."""
+    while isinstance(node, yaml.CollectionNode) and not node.flow_style and node.value:
+        last = node.value[-1]
+        node = last[1] if isinstance(last, tuple) else last
+    return int(node.end_mark.index)
+
+
+def section(keys: dict[str, Any]) -> str:
+    """Return keys as lines of model.yaml, each on a line."""
+    flow: Callable[[Any], str] = partial(
+        yaml.safe_dump, default_flow_style=True, sort_keys=False, width=10_000
+    )
+    # safe_dump ends a number with a line "...".
+    return "\n".join(f"{key}: {flow(value).splitlines()[0]}" for key, value in keys.items())
 
 
 @dataclass(frozen=True)
@@ -268,6 +323,7 @@ class Bench:
         show: Called with each line about the progress.
 
     Attributes:
+        settings: The keys of the model's model.yaml.
         batches: Whether the model takes several rows at once.
     """
 
@@ -282,15 +338,16 @@ class Bench:
         show: Callable[[str], None],
     ) -> None:
         self._folder = folder
-        self._settings = settings
+        self.settings = settings
         self._client = Client(server.url, timeout=300.0)
         self._endpoint = Endpoint(server.url)
         self._goal = goal
         self._show = show
         metadata = self._client.metadata(folder.name)
         self._operations = operations_of(metadata, "", files, rows, {})
-        self._rows = rows_of(self._operations[0])
-        self.batches = all(entry["shape"][:1] == [-1] for entry in metadata["inputs"])
+        whole = settings.get("batching") in ("off", False)
+        self.batches = not whole and all(entry["shape"][:1] == [-1] for entry in metadata["inputs"])
+        self._rows = rows_of(self._operations[0]) if self.batches else 1
         self._trials = 0
 
     def close(self) -> None:
@@ -303,7 +360,7 @@ class Bench:
         Raises:
             ClientError: The model cannot be loaded.
         """
-        write_settings(self._folder, self._settings, candidate)
+        write_settings(self._folder, self.settings, candidate)
         self._client.load(self._folder.name)
 
     def measure(self, candidate: Candidate) -> Trial:

@@ -142,6 +142,9 @@ def _shapes(texts: Sequence[str]) -> dict[str, tuple[int, ...]]:
     help="With --find-batching: seconds of a trial.",
 )
 @click.option(
+    "--write", is_flag=True, help="With --find-batching: write the settings into model.yaml."
+)
+@click.option(
     "--replay",
     type=click.Path(exists=True, path_type=Path),
     metavar="PATH",
@@ -180,6 +183,7 @@ def bench(
     goal: float | None,
     percentile: str,
     trial_seconds: float,
+    write: bool,
     replay: Path | None,
     speed: float | None,
     tolerance: float | None,
@@ -198,7 +202,7 @@ def bench(
     generates values in the declared shapes.
 
     --find-batching serves a copy of the model at the path MODEL with many settings, and prints the best
-    section of model.yaml.
+    section of model.yaml, or writes it with --write.
 
     The exit status is 1 if no request was answered; with --replay also if an answer differs from the
     recorded one or a request fails.
@@ -207,10 +211,12 @@ def bench(
         raise click.UsageError("expected positive numbers of seconds")
     if replay is None and (speed is not None or tolerance is not None):
         raise click.UsageError(f"{'--tolerance' if speed is None else '--speed'} needs --replay")
+    if write and (not find_batching or not Path(model).is_dir()):
+        raise click.UsageError("--write needs --find-batching and the folder of a model")
     if find_batching and replay is None:
         if goal is None or goal <= 0:
             raise click.UsageError("--find-batching needs --goal MILLISECONDS")
-        _find_batching(model, files, rows, goal, float(percentile), trial_seconds, as_json)
+        _find_batching(model, files, rows, goal, float(percentile), trial_seconds, as_json, write)
         return
     credentials = Credentials(token_file, ca)
     if replay is not None:
@@ -371,9 +377,11 @@ def _find_batching(
     percentile: float,
     seconds: float,
     as_json: bool,
+    write: bool,
 ) -> None:
-    """Find the best settings of a model, and print all trials and these settings."""
-    from ksrv.bench.batching import Goal, search
+    """Find the best settings of a model, print all trials and these settings, and write the settings if asked."""
+    from ksrv.bench.batching import Goal, search, write_best
+    from ksrv.model.config import CALLING_INSTANCES
     from ksrv.testing import ServerFailed
 
     goal = Goal(goal_ms, percentile, seconds)
@@ -381,7 +389,14 @@ def _find_batching(
     try:
         with Progress() as progress, _own_server(model, files, rows, goal, progress) as measured:
             cores = usable_cores()
-            best, trials = search(measured.measure, cores, goal_ms, batches=measured.batches)
+            settings = measured.settings
+            best, trials = search(
+                measured.measure,
+                cores,
+                goal_ms,
+                batches=measured.batches,
+                most_instances=CALLING_INSTANCES if "calls" in settings else 0,
+            )
             confirmed = measured.confirm(best) if best.throughput else None
     except (ClientError, ServerFailed, ValueError, OSError) as error:
         raise click.ClickException(str(error)) from error
@@ -405,7 +420,12 @@ def _find_batching(
         }
         click.echo(json.dumps(document, indent=2))
     else:
-        _print_trials(goal, name, trials, best, confirmed)
+        _print_trials(goal, name, trials, best, confirmed, settings)
+    if write and best.throughput:
+        try:
+            click.echo(f"wrote {write_best(Path(model), best.candidate)}", err=True)
+        except (ValueError, OSError) as error:
+            raise click.ClickException(str(error)) from error
     if not best.throughput:
         raise click.ClickException(
             f"no settings reach {name} <= {goal_ms:g} ms; the best was {best.latency_ms:.1f} ms "
@@ -414,9 +434,16 @@ def _find_batching(
 
 
 def _print_trials(
-    goal: "Goal", name: str, trials: "list[Trial]", best: "Trial", confirmed: Result | None
+    goal: "Goal",
+    name: str,
+    trials: "list[Trial]",
+    best: "Trial",
+    confirmed: Result | None,
+    settings: dict[str, Any],
 ) -> None:
     """Print a line for each trial, then the best settings as a section of model.yaml."""
+    from ksrv.bench.batching import section
+
     for one in trials:
         shown = one.error or f"{one.throughput:.0f} rows/s, {name} {one.latency_ms:.1f} ms"
         if not one.error and not one.throughput:
@@ -433,7 +460,7 @@ def _print_trials(
             )
         else:
             click.echo("# no open loop at half of that or more stayed within the goal")
-        click.echo(best.candidate.section())
+        click.echo(section(best.candidate.keys(settings)))
 
 
 def _absolute(text: str) -> str:
@@ -454,8 +481,11 @@ def _own_server(
 
     progress.show("starting a server")
     with copied_model(Path(model)) as (folder, settings):
-        write_settings(folder, settings, Candidate())
-        with Server(folder, grpc="off", start_timeout=300.0) as server:
+        write_settings(folder, settings, Candidate(0))
+        called = [Path(model).resolve().parent / str(name) for name in settings.get("calls") or ()]
+        if missing := [one for one in called if not one.exists()]:
+            raise ValueError(f"{missing[0]}: no such model; {model} calls it")
+        with Server([folder, *called], grpc="off", start_timeout=300.0) as server:
             measured = Bench(folder, settings, server, files, rows, goal, progress.show)
             try:
                 yield measured

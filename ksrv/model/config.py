@@ -26,6 +26,8 @@ BUILT_IN_HANDLERS = (
     "text_classifier",
     "text_encoder",
 )
+CALLING_INSTANCES = 16
+"""The default of `instances:` for a handler that calls other models."""
 
 
 class JoinPolicy(msgspec.Struct, frozen=True, kw_only=True):

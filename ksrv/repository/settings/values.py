@@ -12,7 +12,13 @@ from typing import Any
 
 from ksrv.errors import LEADS_OUT, did_you_mean
 from ksrv.model.compile_plan import read_plan
-from ksrv.model.config import BUILT_IN_HANDLERS, JoinPolicy, ModelConfig, VersionPolicy
+from ksrv.model.config import (
+    BUILT_IN_HANDLERS,
+    CALLING_INSTANCES,
+    JoinPolicy,
+    ModelConfig,
+    VersionPolicy,
+)
 from ksrv.model.fault import Fault
 from ksrv.model.input_rules import default_image, with_lengths
 from ksrv.model.sounds import audio_problem
@@ -25,9 +31,6 @@ from ksrv.repository.yaml_document import Document, describe
 MODEL_SUFFIXES = (".pt", ".pth", ".safetensors", ".pt2", ".so", ".onnx", ".xml", ".tflite", ".pb")
 STATE_SUFFIXES = (".pt", ".pth", ".safetensors")
 """The suffixes of files that may be a state_dict: weights without code."""
-
-CALLING_INSTANCES = 16
-"""The default of `instances:` for a handler that calls other models."""
 
 _DOTTED = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+(:[A-Za-z_]\w*)?|[A-Za-z_]\w*:[A-Za-z_]\w*")
 _NAME = re.compile(r"[A-Za-z_]\w*")

@@ -14,7 +14,7 @@ from ksrv.bench.load import Endpoint, Load, run
 from ksrv.cli.main import main
 from ksrv.testing import Server
 from tests.support.certificates import self_signed
-from tests.support.models import write_double, write_slow
+from tests.support.models import write_double, write_model, write_slow
 
 pytestmark = pytest.mark.long
 
@@ -131,6 +131,38 @@ def test_the_best_settings_are_found_and_are_a_section_of_model_yaml(tmp_path):
     assert set(section) == {"batching", "instances", "threads"}
     assert (folder / "model.yaml").read_text() == before
     assert [path.name for path in tmp_path.iterdir()] == ["double"]
+
+
+CALLS = """
+from ksrv import BaseHandler
+
+
+class Calls(BaseHandler):
+    def inference(self, x):
+        return self.context.models["double"].infer({"x": x})
+"""
+
+
+@pytest.mark.usefixtures("few_trials")
+def test_pipeline_without_batches_is_measured_beside_the_models_that_it_calls(tmp_path):
+    write_double(tmp_path)
+    tensors = "inputs: [{name: x, datatype: FP32, shape: [-1, 4]}]\n"
+    kept = f"# a pipeline\nbatching: off  # whole shapes\ncalls: [double]\n{tensors}"
+    write_model(tmp_path, "calls", CALLS, kept)
+    find = ["--find-batching", "--goal", 5000, "--trial-seconds", 0.05, "--write"]
+    done = bench(tmp_path / "calls", *find)
+    assert done.exit_code == 0, done.output
+    written = (tmp_path / "calls" / "model.yaml").read_text()
+    assert kept in written
+    section = yaml.safe_load(done.stdout.rpartition("\n\n")[2])
+    assert set(section) == {"instances", "threads"}
+    assert {key: yaml.safe_load(written)[key] for key in section} == section
+    (tmp_path / "double" / "handler.py").unlink()
+    (tmp_path / "double" / "model.yaml").unlink()
+    (tmp_path / "double").rmdir()
+    done = bench(tmp_path / "calls", *find)
+    assert done.exit_code == 1 and "no such model" in done.output
+    assert (tmp_path / "calls" / "model.yaml").read_text() == written
 
 
 @pytest.mark.usefixtures("few_trials")

@@ -1,6 +1,7 @@
 """The search for settings on models that are formulas, and the copy of the model with the settings found."""
 
 import pytest
+import yaml
 
 from ksrv.bench.batching import (
     Candidate,
@@ -8,6 +9,7 @@ from ksrv.bench.batching import (
     copied_model,
     search,
     settings_of,
+    write_best,
 )
 from ksrv.cli.main import main
 
@@ -44,9 +46,78 @@ def test_instances_are_chosen_if_they_are_faster():
     assert best.candidate.max_delay_ms == 0
 
 
-def test_a_model_of_single_rows_gets_no_batches():
-    _, trials = search(accelerator, 2, 60, batches=False)
-    assert {one.candidate.max_batch_size for one in trials} == {1}
+def test_a_model_of_single_rows_keeps_its_batching():
+    best, trials = search(processors, 2, 60, batches=False)
+    assert {one.candidate.max_batch_size for one in trials} == {0}
+    assert best.candidate.keys({"batching": "off"}) == {"instances": 2, "threads": 0}
+
+
+def test_a_model_that_calls_others_may_get_more_instances_than_cores():
+    def pipeline(candidate):
+        return Trial(candidate, 10.0 * candidate.instances, 10.0, candidate.instances)
+
+    best, _ = search(pipeline, 2, 60, batches=False, most_instances=16)
+    assert best.candidate.instances == 16
+
+
+COMMENTED = """\
+# the settings of colours
+handler: handler.py   # the handler
+batching:             # small batches
+  max_batch_size: 2
+
+  # and no large batches
+  split: true
+
+# of the machine
+"instances": 1   # one for now
+parameters:
+  instances: 5        # of the handler itself
+"""
+
+
+def test_best_settings_are_written_and_other_lines_stay(tmp_path):
+    (tmp_path / "model.yaml").write_text(COMMENTED)
+    write_best(tmp_path, Candidate(8, 2.5, 4, 1))
+    assert (
+        (tmp_path / "model.yaml").read_text()
+        == """\
+# the settings of colours
+handler: handler.py   # the handler
+batching: {max_batch_size: 8, split: true, max_delay_ms: 2.5}
+
+# of the machine
+instances: 4   # one for now
+parameters:
+  instances: 5        # of the handler itself
+threads: 1
+"""
+    )
+    assert [one.name for one in tmp_path.iterdir()] == ["model.yaml"]
+
+
+def test_model_without_settings_gets_a_file_with_the_best(tmp_path):
+    (tmp_path / "a.onnx").write_bytes(b"")
+    write_best(tmp_path, Candidate(8, 0, 1, 2))
+    written = yaml.safe_load((tmp_path / "model.yaml").read_text())
+    best = {"batching": {"max_batch_size": 8, "max_delay_ms": 0}, "instances": 1, "threads": 2}
+    assert written == {"model": "a.onnx"} | best
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{handler: handler.py}\n",
+        "handler: handler.py\nbatching: &b {max_batch_size: 2}\nparameters: {x: *b}\n",
+        "handler: handler.py\nparameters:\n  text: |\n    a\n...\n",
+    ],
+)
+def test_file_whose_keys_share_lines_is_left_alone(tmp_path, text):
+    (tmp_path / "model.yaml").write_text(text)
+    with pytest.raises(ValueError, match="by hand"):
+        write_best(tmp_path, Candidate(8, 2.5, 4, 1))
+    assert (tmp_path / "model.yaml").read_text() == text
+    assert [one.name for one in tmp_path.iterdir()] == ["model.yaml"]
 
 
 def test_unreachable_goal_reports_the_nearest_settings():
@@ -92,3 +163,13 @@ def test_a_goal_is_needed():
 
     done = CliRunner().invoke(main, ["bench", "x", "--find-batching"])
     assert done.exit_code == 2 and "--goal" in done.output
+
+
+@pytest.mark.parametrize("find", [[], ["--find-batching", "--goal", "5"]])
+def test_write_needs_the_folder_of_a_model_whose_settings_are_searched(tmp_path, find):
+    from click.testing import CliRunner
+
+    file = tmp_path / "a.onnx"
+    file.touch()
+    done = CliRunner().invoke(main, ["bench", str(file), "--write", *find])
+    assert done.exit_code == 2 and "--write needs --find-batching and the folder" in done.output
