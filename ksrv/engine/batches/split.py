@@ -104,7 +104,7 @@ def _response(
     if headers and (too_large := excess(headers)):
         return too_large
     facts = outputs.facts.get(index, {})
-    if not request.explain:
+    if (headers or _has_files(spec)) and not request.explain:
         # In a dialect's handler, Content-Type describes the answer of the dialect's route.
         tensors = _with_content_types(spec, tensors, {} if facts else headers)
     waited_ns = handle.started_ns - handle.enqueued_ns
@@ -124,6 +124,13 @@ def _response(
     return response
 
 
+def _has_files(spec: ModelSpec) -> bool:
+    for output in spec.outputs:  # noqa: SIM110  any() takes twice the time, and each streamed word pays it
+        if output.content_type:
+            return True
+    return False
+
+
 def _with_content_types(
     spec: ModelSpec, tensors: list[Tensor], headers: Mapping[str, str]
 ) -> list[Tensor]:
@@ -133,8 +140,6 @@ def _with_content_types(
         headers: The headers that the handler set. A Content-Type is the type of the only BYTES output.
     """
     elements = [tensor for tensor in tensors if tensor.datatype == "BYTES"]
-    if not elements:
-        return tensors
     given = [value for name, value in headers.items() if name.lower() == "content-type"]
     found = []
     for tensor in tensors:

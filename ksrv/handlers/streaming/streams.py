@@ -107,6 +107,7 @@ class ChunkStream:
         self._send = self._emit if self.waits or self._emit is None else self._emit.offer
         # It writes chunks in the form of the declared outputs, which an explanation does not have.
         self._writer = None if self._emit is None or self.inputs.explain else self._emit.writer
+        self._request_count = len(self.inputs.requests)  # read for each chunk
         self._joined = [JoinedChunks(self.outputs) for _ in self.inputs.requests]
 
     def take(self, chunk: Any) -> bool:
@@ -121,7 +122,7 @@ class ChunkStream:
         if self._writer is not None:
             # Clients that still listen; -1 if the chunk was not written, because Python must read it.
             listening = self._writer.write(chunk)
-            if listening == len(self.inputs.requests) and not self._has_news():
+            if listening == self._request_count and not self._has_news():
                 return True
             if listening >= 0:
                 return self._send_ended_rows()
@@ -139,7 +140,7 @@ class ChunkStream:
                 self._emitted = True
                 self._send(made)
         if self._emit is None:
-            return len(self._refused) < len(self.inputs.requests)
+            return len(self._refused) < self._request_count
         return self._send_ended_rows()
 
     def _has_news(self) -> bool:
@@ -160,7 +161,7 @@ class ChunkStream:
             if made.parts is not None:
                 first, end = made.parts[index]
                 tensors = made.tensors[first:end]
-            elif len(self.inputs.requests) == 1:
+            elif self._request_count == 1:
                 tensors = made.tensors
             else:
                 tensors = [tensor.rows(rows.start, rows.stop) for tensor in made.tensors]
@@ -253,7 +254,7 @@ class ChunkStream:
             except StreamNeeded as error:
                 self._refuse(index, error)
             parts[index] = (first, len(tensors))
-        return ExecutorOutputs(tensors, parts=parts if len(self.inputs.requests) > 1 else None)
+        return ExecutorOutputs(tensors, parts=parts if self._request_count > 1 else None)
 
 
 class JoinedChunks:
