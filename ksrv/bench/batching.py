@@ -12,7 +12,6 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -289,11 +288,10 @@ def _end(node: Any) -> int:
 
 def section(keys: dict[str, Any]) -> str:
     """Return keys as lines of model.yaml, each on a line."""
-    flow: Callable[[Any], str] = partial(
-        yaml.safe_dump, default_flow_style=True, sort_keys=False, width=10_000
-    )
-    # safe_dump ends a number with a line "...".
-    return "\n".join(f"{key}: {flow(value).splitlines()[0]}" for key, value in keys.items())
+    form: dict[str, Any] = {"default_flow_style": True, "sort_keys": False, "width": 10_000}
+    texts = {key: yaml.safe_dump(value, **form) for key, value in keys.items()}
+    # safe_dump adds a line "..." to a number.
+    return "\n".join(f"{key}: {text.splitlines()[0]}" for key, text in texts.items())
 
 
 @dataclass(frozen=True)
