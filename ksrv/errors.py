@@ -155,32 +155,32 @@ class KsrvError(Exception):
     retry_after: int | None = None
     reason: str = ""
 
+    def __init_subclass__(cls, *, status: int = 0, grpc: str = "", reason: str = "") -> None:
+        """Set the answer for a class of failures; an argument that is left out is inherited."""
+        cls.http_status = HTTPStatus(status) if status else cls.http_status
+        cls.grpc_code = grpc or cls.grpc_code
+        cls.reason = reason or cls.reason
+
     def __init__(self, message: str) -> None:
         self.message = cut(message)
         super().__init__(self.message)
 
 
-class InvalidRequest(KsrvError):
+class InvalidRequest(KsrvError, status=400, grpc="INVALID_ARGUMENT"):
     """The request is wrong, and the client can correct it: framing, names, datatypes, shapes, counts or bytes."""
-
-    http_status = HTTPStatus.BAD_REQUEST
-    grpc_code = "INVALID_ARGUMENT"
 
 
 class StreamNeeded(InvalidRequest):
     """The answers of a stream have no form as one answer, and the client asked for one."""
 
 
-class Unauthenticated(KsrvError):
+class Unauthenticated(KsrvError, status=401, grpc="UNAUTHENTICATED", reason="unauthenticated"):
     """The caller showed no token.
 
     Attributes:
         challenge: The value of `WWW-Authenticate` (RFC 6750 3).
     """
 
-    http_status = HTTPStatus.UNAUTHORIZED
-    grpc_code = "UNAUTHENTICATED"
-    reason = "unauthenticated"
     challenge = "Bearer"
 
 
@@ -190,68 +190,39 @@ class InvalidToken(Unauthenticated):
     challenge = 'Bearer error="invalid_token"'  # RFC 6750 3.1: only where a token was sent
 
 
-class Forbidden(KsrvError):
+class Forbidden(KsrvError, status=403, grpc="PERMISSION_DENIED", reason="forbidden"):
     """The caller may not use this route."""
 
-    http_status = HTTPStatus.FORBIDDEN
-    grpc_code = "PERMISSION_DENIED"
-    reason = "forbidden"
 
-
-class NotFound(KsrvError):
+class NotFound(KsrvError, status=404, grpc="NOT_FOUND"):
     """No such model, version or route."""
 
-    http_status = HTTPStatus.NOT_FOUND
-    grpc_code = "NOT_FOUND"
 
-
-class SequenceEnded(KsrvError):
+class SequenceEnded(KsrvError, status=409, grpc="ABORTED", reason="sequence_ended"):
     """The sequence of a request has ended before its time, and its state is gone."""
 
-    http_status = HTTPStatus.CONFLICT
-    grpc_code = "ABORTED"
-    reason = "sequence_ended"
 
-
-class BodyTooLarge(KsrvError):
+class BodyTooLarge(KsrvError, status=413, grpc="RESOURCE_EXHAUSTED", reason="too_large"):
     """The body, before or after decompression, is above a limit."""
 
-    http_status = HTTPStatus.REQUEST_ENTITY_TOO_LARGE
-    grpc_code = "RESOURCE_EXHAUSTED"
-    reason = "too_large"
 
-
-class HeadTooLarge(KsrvError):
+class HeadTooLarge(KsrvError, status=431, grpc="RESOURCE_EXHAUSTED", reason="head_too_large"):
     """The headers of a request are above the limit."""
 
-    http_status = HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE
-    grpc_code = "RESOURCE_EXHAUSTED"
-    reason = "head_too_large"
 
-
-class RequestTooSlow(KsrvError):
+class RequestTooSlow(KsrvError, status=408, grpc="DEADLINE_EXCEEDED", reason="too_slow"):
     """The head or the body of a request did not arrive in time."""
 
-    http_status = HTTPStatus.REQUEST_TIMEOUT
-    grpc_code = "DEADLINE_EXCEEDED"
-    reason = "too_slow"
 
-
-class UnsupportedEncoding(KsrvError):
+class UnsupportedEncoding(KsrvError, status=415, grpc="UNIMPLEMENTED"):
     """A `Content-Encoding` other than identity, gzip or deflate."""
 
-    http_status = HTTPStatus.UNSUPPORTED_MEDIA_TYPE
-    grpc_code = "UNIMPLEMENTED"
 
-
-class NotImplementedByKsrv(KsrvError):
+class NotImplementedByKsrv(KsrvError, status=501, grpc="UNIMPLEMENTED"):
     """An operation of the protocol that ksrv leaves out on purpose."""
 
-    http_status = HTTPStatus.NOT_IMPLEMENTED
-    grpc_code = "UNIMPLEMENTED"
 
-
-class Overloaded(KsrvError):
+class Overloaded(KsrvError, status=503, grpc="RESOURCE_EXHAUSTED"):
     """A queue, the bytes in flight or another bound is reached; the request was not accepted.
 
     Args:
@@ -259,8 +230,6 @@ class Overloaded(KsrvError):
         reason: The bound, for the counter of refusals.
     """
 
-    http_status = HTTPStatus.SERVICE_UNAVAILABLE
-    grpc_code = "RESOURCE_EXHAUSTED"
     retry_after = 1
 
     def __init__(self, message: str, reason: str = "overloaded") -> None:
@@ -268,7 +237,7 @@ class Overloaded(KsrvError):
         self.reason = reason
 
 
-class TooManyRequests(KsrvError):
+class TooManyRequests(KsrvError, status=429, grpc="RESOURCE_EXHAUSTED"):
     """A model or a client has used up its limit on rate or concurrency.
 
     Args:
@@ -277,22 +246,16 @@ class TooManyRequests(KsrvError):
         retry_after: Seconds after which a request may be accepted again.
     """
 
-    http_status = HTTPStatus.TOO_MANY_REQUESTS
-    grpc_code = "RESOURCE_EXHAUSTED"
-
     def __init__(self, message: str, reason: str = "rate_limit", retry_after: int = 1) -> None:
         super().__init__(message)
         self.reason = reason
         self.retry_after = retry_after
 
 
-class NotReady(KsrvError):
+class NotReady(KsrvError, status=503, grpc="UNAVAILABLE", reason="not_ready"):
     """The model exists but is not serving, or the server is draining."""
 
-    http_status = HTTPStatus.SERVICE_UNAVAILABLE
-    grpc_code = "UNAVAILABLE"
     retry_after = 1
-    reason = "not_ready"
 
 
 class NotLoaded(NotReady):
@@ -308,18 +271,12 @@ class NotLoaded(NotReady):
         self.model = model
 
 
-class DeadlineExceeded(KsrvError):
+class DeadlineExceeded(KsrvError, status=504, grpc="DEADLINE_EXCEEDED"):
     """The request's deadline passed before its answer was ready."""
 
-    http_status = HTTPStatus.GATEWAY_TIMEOUT
-    grpc_code = "DEADLINE_EXCEEDED"
 
-
-class Cancelled(KsrvError):
+class Cancelled(KsrvError, status=400, grpc="CANCELLED"):
     """The client disconnected; over REST no client reads this answer."""
-
-    http_status = HTTPStatus.BAD_REQUEST
-    grpc_code = "CANCELLED"
 
 
 class HandlerFailed(KsrvError):
