@@ -15,11 +15,10 @@ from types import ModuleType
 
 from ksrv.errors import KsrvError
 from ksrv.handlers.diagnostics.debugging import profiled
-from ksrv.handlers.diagnostics.metrics import Emit, discard
 from ksrv.handlers.imports.folder_modules import error_with_location
 from ksrv.handlers.imports.loaded_files import HeldSourceLoader, HeldSources
 from ksrv.handlers.runner import HandlerLoadError, Runner
-from ksrv.model.config import ModelConfig, ModelSource
+from ksrv.model.config import ModelConfig
 from ksrv.model.spec import ModelSpec
 from ksrv.request import ExecutorInputs, ExecutorOutputs
 
@@ -31,22 +30,7 @@ class ForeignRunner(Runner):
 
     A subclass loads the handler in `_load`, and runs a batch in `begin(inputs, done)`, which calls `done` with the
     outputs or the error, or else overrides `_run`.
-
-    Args:
-        threads: CPU threads that the handler may use; 0 leaves the framework's choice.
-        emit: Takes the values that the handler reports.
     """
-
-    def __init__(
-        self,
-        source: ModelSource,
-        *,
-        instance: int = 0,
-        threads: int = 0,
-        emit: Emit = discard,
-    ) -> None:
-        super().__init__(source, instance=instance, threads=threads, emit=emit)
-        self._emit = emit
 
     def load(self) -> ModelSpec:
         """Load the handler.

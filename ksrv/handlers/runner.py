@@ -144,6 +144,7 @@ class Runner(BaseRunner):
         super().__init__(source)
         self._instance = instance
         self._threads = threads
+        self._emit = emit
         self._metrics = Metrics(source.name, source.version, emit)
         self.lease_answer: Lease | None = None
         self._loop = HandlerLoop()
