@@ -156,7 +156,7 @@ class Metrics:
     def add_counter(
         self, name: str, value: float, idx: int | None = None, dimensions: Sequence[Dimension] = ()
     ) -> None:
-        self._add(name, value, "count", idx, dimensions, MetricTypes.COUNTER)
+        self._add(name, value, "count", dimensions, MetricTypes.COUNTER)
 
     def add_time(
         self,
@@ -168,7 +168,7 @@ class Metrics:
         metric_type: MetricTypes = MetricTypes.GAUGE,
     ) -> None:
         _require(unit, TIME_UNITS, "time")
-        self._add(name, value, unit, idx, dimensions, metric_type)
+        self._add(name, value, unit, dimensions, metric_type)
 
     def add_size(
         self,
@@ -180,7 +180,7 @@ class Metrics:
         metric_type: MetricTypes = MetricTypes.GAUGE,
     ) -> None:
         _require(unit, SIZE_UNITS, "size")
-        self._add(name, value, unit, idx, dimensions, metric_type)
+        self._add(name, value, unit, dimensions, metric_type)
 
     def add_percent(
         self,
@@ -190,7 +190,7 @@ class Metrics:
         dimensions: Sequence[Dimension] = (),
         metric_type: MetricTypes = MetricTypes.GAUGE,
     ) -> None:
-        self._add(name, value, "percent", idx, dimensions, metric_type)
+        self._add(name, value, "percent", dimensions, metric_type)
 
     def add_error(
         self,
@@ -210,13 +210,13 @@ class Metrics:
         dimensions: Sequence[Dimension] = (),
         metric_type: MetricTypes = MetricTypes.COUNTER,
     ) -> None:
-        self._add(name, value, unit, idx, dimensions, metric_type)
+        self._add(name, value, unit, dimensions, metric_type)
 
     def add_metric_to_cache(
         self,
         metric_name: str,
         unit: str,
-        dimension_names: Sequence[str] = (),
+        dimension_names: Sequence[str] | None = (),
         metric_type: MetricTypes = MetricTypes.COUNTER,
     ) -> Metric:
         metric = Metric(metric_name, unit, dimension_names, metric_type, emit=self._emit)
@@ -238,36 +238,24 @@ class Metrics:
                 metric_type.value,
                 metric_name,
             )
-            metric = Metric(metric_name, "", None, metric_type, emit=self._emit)
-            self.cache[metric_name, metric_type] = metric
+            metric = self.add_metric_to_cache(metric_name, "", None, metric_type)
         return metric
 
     def _add(
-        self,
-        name: str,
-        value: float,
-        unit: str,
-        idx: int | None,
-        dimensions: Sequence[Dimension],
-        metric_type: MetricTypes,
+        self, name: str, value: float, unit: str, dimensions: Sequence[Dimension], kind: MetricTypes
     ) -> None:
         given = {dimension.name for dimension in dimensions or ()}
         defaults = [Dimension("ModelName", self.model_name), Dimension("Level", "Model")]
         added = [dimension for dimension in defaults if dimension.name not in given]
-        self._report(name, value, unit, [*(dimensions or ()), *added], metric_type)
+        self._report(name, value, unit, [*(dimensions or ()), *added], kind)
 
     def _report(
-        self,
-        name: str,
-        value: float,
-        unit: str,
-        dimensions: Sequence[Dimension],
-        metric_type: MetricTypes,
+        self, name: str, value: float, unit: str, dimensions: Sequence[Dimension], kind: MetricTypes
     ) -> None:
-        metric = self.cache.get((name, metric_type))
+        metric = self.cache.get((name, kind))
         if metric is None or metric.dimension_names is None:
             names = [dimension.name for dimension in dimensions]
-            metric = self.add_metric_to_cache(name, unit, names, metric_type)
+            metric = self.add_metric_to_cache(name, unit, names, kind)
         metric.add_or_update(value, [dimension.value for dimension in dimensions])
 
 
