@@ -1,6 +1,7 @@
 """The report on the settings of another server's model: which keys ksrv applies, ignores and refuses."""
 
 import logging
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 
@@ -40,3 +41,14 @@ class Report:
     def refusals(self) -> str:
         """Return the keys that are refused with their reasons, or ""."""
         return "; ".join(f"{key}: {reason}" for key, reason in self.refused.items())
+
+
+def reasons_for(section: object, reasons: Mapping[str, str], prefix: str = "") -> dict[str, str]:
+    """Return the entries of a report for the keys that a section has and that are not empty.
+
+    Args:
+        section: The keys as attributes.
+        reasons: The reason for each key that may be reported.
+        prefix: Put in front of each key, such as "dynamic_batching.".
+    """
+    return {f"{prefix}{key}": why for key, why in reasons.items() if getattr(section, key, None)}

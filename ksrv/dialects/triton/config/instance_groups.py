@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ksrv.dialects.triton.config.model_keys import Keys
-from ksrv.repository.report import Report
+from ksrv.repository.report import Report, reasons_for
 
 MOST_INSTANCES = 1024
 
@@ -25,12 +25,9 @@ def instances_of(groups: Sequence[Keys] | None, report: Report) -> dict[str, Any
     """Return the settings `instances` and `device` for the groups. `report` takes refused and ignored keys."""
     if not groups:
         return {}
-    for key, reason in _REFUSED.items():
-        if any(getattr(group, key) for group in groups):
-            report.refused[f"instance_group.{key}"] = reason
-    for key, reason in _IGNORED.items():
-        if any(getattr(group, key) for group in groups):
-            report.ignored[f"instance_group.{key}"] = reason
+    for group in groups:
+        report.refused |= reasons_for(group, _REFUSED, "instance_group.")
+        report.ignored |= reasons_for(group, _IGNORED, "instance_group.")
     kinds = {group.kind or "KIND_AUTO" for group in groups}
     if len(kinds) > 1:
         report.refused["instance_group.kind"] = (

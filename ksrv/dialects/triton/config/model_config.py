@@ -37,7 +37,7 @@ from ksrv.model.fault import ConfigError, Fault, KeyPath
 from ksrv.model.spec import Dimension
 from ksrv.protocol.metadata import to_message
 from ksrv.repository.entry import ModelEntry
-from ksrv.repository.report import Report
+from ksrv.repository.report import Report, reasons_for
 from ksrv.repository.settings.labels import read_labels
 from ksrv.repository.versions import choose_versions, version_folders
 from ksrv.repository.yaml_document import Document, describe
@@ -55,6 +55,10 @@ _SERVED = "ksrv serves onnxruntime, openvino, python, pytorch (TorchScript) and 
 
 _THREADS = {"intra_op_thread_count", "INFERENCE_NUM_THREADS"}
 """The `parameters` that set the threads of an instance."""
+_QUEUE_TIMEOUTS = dict.fromkeys(
+    ("timeout_action", "default_timeout_microseconds", "allow_timeout_override"),
+    "a request's time counts from its arrival to its answer (timeout_ms)",
+)
 _REFUSED_PARAMETERS = {"CPU_EXTENSION_PATH": "libraries of custom operators are not loaded"}
 
 
@@ -248,18 +252,14 @@ class _Settings:
     def _report_fixed_keys(self, is_python: bool) -> None:
         """Report the keys whose outcome does not depend on their values."""
         keys = self.keys
-        for key, reason in REFUSED.items():
-            if getattr(keys, key):
-                self._refuse(key, reason)
+        self.report.refused |= reasons_for(keys, REFUSED)
         if keys.model_transaction_policy and keys.model_transaction_policy.decoupled:
             decoupled = "model_transaction_policy.decoupled"
             if is_python:
                 self.report.applied[decoupled] = "any number of answers"
             else:
                 self._refuse(decoupled, "one request has one answer here")
-        for key, reason in IGNORED.items():
-            if getattr(keys, key):
-                self.report.ignored[key] = reason
+        self.report.ignored |= reasons_for(keys, IGNORED)
 
     def version(self, name: str, version: str, folder: Path, config: ModelConfig) -> ModelSource:
         """Return one version; it has an error if its model file is missing or is not in the folder."""
@@ -345,10 +345,7 @@ class _Settings:
         key = ("output", index, "label_filename")
         path = self._inside(self.root, key, name)
         if not path.resolve().is_relative_to(self.root.resolve()):
-            raise Fault(
-                key,
-                f"{name!r} {LEADS_OUT}",
-            )
+            raise Fault(key, f"{name!r} {LEADS_OUT}")
         labels = read_labels(path, key)
         self.report.applied["output.label_filename"] = f"{len(labels)} labels of classes"
         return labels
@@ -357,7 +354,7 @@ class _Settings:
 
     def _batching(self) -> tuple[JoinPolicy | None, int | None]:
         """Return how requests join, and the size of the queue; None for the defaults."""
-        keys, applied, ignored = self.keys, self.report.applied, self.report.ignored
+        keys, applied = self.keys, self.report.applied
         given, dynamic = keys.max_batch_size, keys.dynamic_batching
         size = given
         if size is None and dynamic is not None:
@@ -389,9 +386,7 @@ class _Settings:
             "default_priority_level": "requests say their priority by themselves",
             "priority_queue_policy": "all priorities share one queue",
         }
-        for key, reason in reasons.items():
-            if getattr(dynamic, key):
-                ignored[f"dynamic_batching.{key}"] = reason
+        self.report.ignored |= reasons_for(dynamic, reasons, "dynamic_batching.")
         return JoinPolicy(max_batch_size=size, max_delay_ms=delay), self._queue_size(dynamic)
 
     def _queue_size(self, dynamic: Keys) -> int | None:
@@ -399,11 +394,7 @@ class _Settings:
         if policy is None:
             return None
         shown = "dynamic_batching.default_queue_policy"
-        for key in ("timeout_action", "default_timeout_microseconds", "allow_timeout_override"):
-            if getattr(policy, key):
-                self.report.ignored[f"{shown}.{key}"] = (
-                    "a request's time counts from its arrival to its answer (timeout_ms)"
-                )
+        self.report.ignored |= reasons_for(policy, _QUEUE_TIMEOUTS, f"{shown}.")
         if not policy.max_queue_size:
             return None
         size = min(int(policy.max_queue_size), LARGEST_QUEUE)

@@ -11,7 +11,7 @@ from ksrv.dialects.triton.config.model_keys import DATA_TYPES, Keys
 from ksrv.dialects.triton.declarations import ControlTensor, DeclaredState
 from ksrv.model.fault import Fault, KeyPath
 from ksrv.model.spec import SequenceLimits
-from ksrv.repository.report import Report
+from ksrv.repository.report import Report, reasons_for
 
 IDLE_MICROSECONDS = 1_000_000
 """Triton's default for max_sequence_idle_microseconds."""
@@ -113,9 +113,7 @@ def _delay_ms(section: Keys, report: Report) -> float:
         "preferred_batch_size": "every size up to max_batch_size is taken",
         "preserve_ordering": "each request has its answer as soon as it is there",
     }
-    for key, reason in reasons.items():
-        if getattr(strategy, key, None):
-            report.ignored[f"{_KEY}.{name}.{key}"] = reason
+    report.ignored |= reasons_for(strategy, reasons, f"{_KEY}.{name}.")
     delay = (strategy.max_queue_delay_microseconds or 0) / 1000
     report.applied[f"{_KEY}.{name}"] = (
         f"requests of different sequences are joined; the oldest waits up to {delay:g} ms"

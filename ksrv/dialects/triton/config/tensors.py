@@ -104,20 +104,13 @@ class _Reader:
         positions = self._all_positions(tensors)
         specs, bound = [], []
         for index, (tensor, position) in enumerate(zip(tensors, positions, strict=True)):
-            shape = self._shape(tensor.dims)
-            model_shape = self._model_shape(tensor, (side, index))
-            is_optional = bool(tensor.optional)
-            spec = TensorSpec(
-                tensor.name, DATA_TYPES[tensor.data_type], shape, optional=is_optional
-            )
+            datatype, shape = DATA_TYPES[tensor.data_type], self._shape(tensor.dims)
+            inner = self._model_shape(tensor, (side, index))
+            spec = TensorSpec(tensor.name, datatype, shape, optional=bool(tensor.optional))
             specs.append(spec)
+            wire = tuple(spec.wire_shape)
             bound.append(
-                BoundTensor(
-                    name=tensor.name,
-                    shape=tuple(spec.wire_shape),
-                    model_shape=model_shape,
-                    position=position,
-                )
+                BoundTensor(name=tensor.name, shape=wire, model_shape=inner, position=position)
             )
         shown = (f"{spec.name} {spec.datatype} {spec.wire_shape}" for spec in specs)
         self._report.applied[side] = ", ".join(shown)
@@ -136,10 +129,8 @@ class _Reader:
         for missing, value in (("data_type", tensor.data_type), ("dims", tensor.dims)):
             if not value and (not self._completes or tensor.reshape is not None):
                 raise Fault((*path, missing), f"the {self._side} {tensor.name!r} needs it")
-        for key in ("dims", "reshape"):
-            sizes = (
-                tensor.dims if key == "dims" else (tensor.reshape.shape if tensor.reshape else ())
-            )
+        reshaped = tensor.reshape.shape if tensor.reshape else ()
+        for key, sizes in (("dims", tensor.dims), ("reshape", reshaped)):
             if 0 in sizes:
                 raise Fault((*path, key), "a size is -1 or more than 0")
 
