@@ -52,12 +52,8 @@ class Worker(ctypes.Structure):
     """
 
     _fields_ = [
-        ("state", ctypes.c_int64),
-        ("generation", ctypes.c_int64),
+        *((name, ctypes.c_int64) for name in ("state", "generation", "pid", "read", "follows")),
         ("accepting", ctypes.c_bool),
-        ("pid", ctypes.c_int64),
-        ("read", ctypes.c_int64),
-        ("follows", ctypes.c_int64),
     ]
 
 
@@ -80,16 +76,9 @@ class WorkerTable(ctypes.Structure):
     """
 
     _fields_ = [
-        ("started", ctypes.c_int64),
-        ("generation", ctypes.c_int64),
-        ("target_count", ctypes.c_int64),
-        ("stopping", ctypes.c_int64),
-        ("served", ctypes.c_bool),
-        ("last_reload", ctypes.c_int64),
-        ("reload_begun", ctypes.c_bool),
-        ("reload_successful", ctypes.c_bool),
-        ("certificate_expiry", ctypes.c_int64),
-        ("restarts", ctypes.c_int64),
+        *((name, ctypes.c_int64) for name in ("started", "generation", "target_count", "stopping")),
+        *((name, ctypes.c_int64) for name in ("last_reload", "certificate_expiry", "restarts")),
+        *((name, ctypes.c_bool) for name in ("served", "reload_begun", "reload_successful")),
         ("beside_another", ctypes.c_bool),
         ("workers", Worker * CAPACITY),
     ]
