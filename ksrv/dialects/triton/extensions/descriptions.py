@@ -22,7 +22,9 @@ def add_routes(app: "falcon.App[Any, Any]", parts: ServerParts) -> None:
     """Add the REST routes to an app."""
 
     def config(name: str, version: str = "") -> Any:
-        return configuration_document(parts.engine.describe(name, version))
+        spec = parts.engine.describe(name, version)
+        # With every field, as Triton's REST route has it, except for messages that are not set.
+        return as_document(to_message("inference.ModelConfig", configuration(spec)))
 
     def stats(name: str = "", version: str = "") -> Any:
         return statistics_document(parts.statistics.models(name, version))
@@ -154,8 +156,3 @@ def _statistics(entry: ModelStatistics) -> Document:
 
 def _duration(duration: Duration) -> dict[str, int]:
     return {"count": duration.count, "ns": duration.ns}
-
-
-def configuration_document(spec: ModelSpec) -> Document:
-    """Describe a model as Triton's REST route does: with every field, except for messages that are not set."""
-    return as_document(to_message("inference.ModelConfig", configuration(spec)))

@@ -160,16 +160,13 @@ class RunningSteps:
             if self._is_over:
                 return None
             for index, step in enumerate(self._waiting):
-                if self._is_ready(step):
+                if self._tensors.keys() >= set(step.inputs.values()):
                     return self._waiting.pop(index)
         return None
 
     def cancel(self) -> None:
         """Cancel the request."""
         self._end(Cancelled("no client waits for the batch any more"))
-
-    def _is_ready(self, step: EnsembleStep) -> bool:
-        return all(tensor in self._tensors for tensor in step.inputs.values())
 
     def _begin(self, step: EnsembleStep) -> None:
         """Submit the call of a step."""
