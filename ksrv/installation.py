@@ -63,7 +63,7 @@ def _replace_by(installed: ModuleSpec) -> None:
         f"of {package} is not built. Leave {package.parent}, or build the core there with `python setup.py build_ext "
         f"--inplace`",
         RuntimeWarning,
-        stacklevel=4,
+        stacklevel=4,  # the line that imports ksrv: above this function, `use_installed` and `ksrv/__init__.py`
     )
     for name in [name for name in sys.modules if name.startswith("ksrv.")]:
         del sys.modules[name]

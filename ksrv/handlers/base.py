@@ -175,7 +175,10 @@ class BaseHandler:
         return result
 
     def _stream(self, outputs: Any) -> Any:
-        """Return the result of the stages if `inference` returned a generator or a coroutine."""
+        """Return the result of the stages if `inference` returned a generator or a coroutine.
+
+        Called by the compiled `infer_and_postprocess`.
+        """
         return postprocessed(outputs, self.postprocess)
 
     def close(self) -> None:

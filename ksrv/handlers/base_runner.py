@@ -1,6 +1,7 @@
 """The base of `Runner`: makes the batch that a handler sees, and reads the handler's results and errors.
 
-`Runner` adds loading, and `StageRunner`, the base class here, is the compiled loop over the stages.
+`StageRunner`, the base class here, is the compiled loop over the stages. `Runner` adds loading; it sets `handler` and
+`context`, which `StageRunner` declares.
 """
 
 import asyncio
@@ -201,7 +202,7 @@ class BaseRunner(StageRunner):
         if absent or made.failures:
             made.only = frozenset(parts)
         for one in made.failures.values():
-            self.failure_of(one, "outputs", inputs)
+            self.failure_of(one, "outputs", inputs)  # only to log it: `made` has the error already
         return made
 
     @contextmanager

@@ -42,6 +42,7 @@ class Batch(Mapping[str, Array]):
 
     Attributes:
         names: The names of the inputs, in order.
+        optional: As given.
         absent: The names of the optional inputs that the requests of the batch have left out.
         rows: How many rows the batch has.
         explain: Whether the clients asked for explanations.

@@ -40,13 +40,13 @@ def pass_batch(handler: BaseHandler, *, sequences: bool = False) -> None:
     prepared = type(handler).preprocess is not BaseHandler.preprocess
     for stage in ("inference", "postprocess"):
         function = getattr(handler, stage)
-        asked, alone = _asked(function, names, prepared or stage == "postprocess")
+        asked, only_asked = _asked(function, names, prepared or stage == "postprocess")
         if asked:
-            setattr(handler, stage, _bound(function, handler, asked, alone))
+            setattr(handler, stage, _bound(function, handler, asked, only_asked))
     if isinstance(handler, InferenceFunctionHandler):
-        asked, alone = _asked(handler.model, names, False)
+        asked, only_asked = _asked(handler.model, names, False)
         if asked:
-            handler.model = _bound(handler.model, handler, asked, alone)
+            handler.model = _bound(handler.model, handler, asked, only_asked)
 
 
 def _check_takes_inputs(handler: BaseHandler) -> None:
@@ -77,10 +77,11 @@ def asked_of(function: Callable[..., Any], *, sequences: bool) -> tuple[tuple[st
 def _asked(
     function: Callable[..., Any], names: frozenset[str], takes_value: bool
 ) -> tuple[tuple[str, ...], bool]:
-    """Return which of the parameters `names` a function has, and whether it has only these.
+    """Return which of the parameters `names` get the batch or its sequences, and whether the function has only these.
 
     Args:
-        takes_value: Whether the first parameter gets a value in any case.
+        takes_value: Whether ksrv calls the function with a value for its first parameter, even if it has only
+            parameters in `names`.
     """
     signature = signature_of(function, follow_wrapped=False)
     if signature is not None and any(
@@ -93,24 +94,25 @@ def _asked(
     parameters = list(signature.parameters.values())
     named = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
     found = [one for one in parameters if one.name in names and one.kind in named]
-    alone = len(found) == len(parameters)
-    if found and found[0] is parameters[0] and (takes_value or not alone):
-        # The first parameter gets the value, although it is called `batch` or `sequences`.
-        alone = False
+    only_asked = len(found) == len(parameters)
+    if found and found[0] is parameters[0] and (takes_value or not only_asked):
+        # The first parameter gets the value, although it is called `batch` or `sequences`. A keyword-only parameter
+        # cannot get a value by position, so it gets the batch.
+        only_asked = False
         if found[0].kind is not inspect.Parameter.KEYWORD_ONLY:
             del found[0]
-    return tuple(one.name for one in found), alone
+    return tuple(one.name for one in found), only_asked
 
 
 def _bound(
-    function: Callable[..., Any], handler: BaseHandler, asked: tuple[str, ...], alone: bool
+    function: Callable[..., Any], handler: BaseHandler, asked: tuple[str, ...], only_asked: bool
 ) -> Callable[..., Any]:
-    """Return a function that adds the arguments `asked`; `alone`: it drops all others."""
+    """Return a function that adds the arguments `asked`; with `only_asked` it drops all others."""
 
     @functools.wraps(function)
     def call(*values: Any, **named: Any) -> Any:
         batch = handler.context.batch
-        if alone:
+        if only_asked:
             return function(**{name: READ[name](batch) for name in asked})
         for name in asked:
             named.setdefault(name, READ[name](batch))

@@ -204,6 +204,7 @@ class ConcurrentLoop:
 
         stopping = cancel_all()
         self._loop.call_soon_threadsafe(lambda: self._loop.create_task(stopping))
+        # A task of the handler may ignore its cancellation. Then its loop stays open, with its daemon thread.
         self._thread.join(5.0)
         if not self._thread.is_alive():
             self._loop.close()
@@ -235,6 +236,7 @@ class ConcurrentLoop:
                 failure = Cancelled(GIVEN_UP)
             else:
                 failure = runner.failure_of(error, context.stage, inputs)
+        # Stages are not timed one by one here. Unless the handler has added a time for inference, the whole run counts.
         context.timings.setdefault("inference", perf_counter_ns() - began)
         batch = context.made
         context.release()
@@ -279,7 +281,7 @@ class ConcurrentLoop:
             runner.read_chunk,
             context.made_batch,
             partial(self._fail_request, inputs=inputs, context=context),
-            waits=False,
+            waits=False,  # `_wait_for_clients` waits instead, without blocking the loop
         )
         rested_ns = perf_counter_ns()
         async with aclosing(iterated(chunks, stream)) as running:

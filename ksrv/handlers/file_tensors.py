@@ -247,6 +247,7 @@ def _completed(state: StateTensor, spec: TensorSpec, config: ModelConfig) -> Sta
     if config.counts_rows:
         at = state.batch_dimension
         rows = sizes.pop(at) if at < len(sizes) else 0
+        # A file that was exported for one row serves requests of one row.
         is_lone = rows == 1 and config.batching is None
         if isinstance(rows, int) and rows != -1 and not is_lone:
             raise HandlerError(
@@ -279,6 +280,7 @@ def _constant(spec: TensorSpec, value: object) -> Array:
         raise HandlerError(
             f"{shown} is {spec.datatype} in the model file, and the value is not: {error}"
         ) from None
+    # A number is enough for a tensor of one element. With a batch dimension it is the value of each row.
     if all(size in (-1, 1) for size in spec.shape) and not found.ndim:
         found = found.reshape((1,) * (len(spec.shape) - spec.batched))
     if not (fits(found.shape, spec.shape) or (spec.batched and fits(found.shape, spec.shape[1:]))):

@@ -144,9 +144,10 @@ class HandlerContext(RunContext, Context):
             return None
         in_file = {new: old for old, new in self.config.rename.items()}
         model_class = self._model_class()
-        is_built = model_class is not None and self.config.model_class is None
+        # A module that transformers makes has its weights already, so the loader gets no file to fill it from.
+        has_weights = model_class is not None and self.config.model_class is None
         request = LoadRequest(
-            path=None if is_built else self.model_file,
+            path=None if has_weights else self.model_file,
             root=self.source.root,
             device=self.device.replace("cuda", "tensorrt")
             if self.config.device.startswith("tensorrt")
@@ -193,6 +194,7 @@ class HandlerContext(RunContext, Context):
         return (*named, *(state.output for state in self.config.state)) if named else ()
 
     def _model_class(self) -> Callable[[], Any] | None:
+        """Return the function that makes the torch module: of `class:`, or transformers for a .safetensors file."""
         found: Any
         if self.config.model_class is not None:
             found = resolve(self.config.model_class, self.modules)

@@ -168,7 +168,10 @@ def _text(what: str, value: object) -> str:
 
 
 class Models(Mapping[str, CalledModel]):
-    """The other models of the server, by name. Whether a model exists is checked when it is called."""
+    """The other models of the server, by name. Whether a model exists is checked when it is called.
+
+    The server's models are not known here: iteration and length count only the names that the handler has used.
+    """
 
     def __init__(self, submit: Submit, caller: Callable[[], ExecutorInputs | None]) -> None:
         self._submit = submit

@@ -214,7 +214,7 @@ class Runner(BaseRunner):
         return handler
 
     def _prepare_runs(self, config: ModelConfig, context: HandlerContext, handler: Any) -> None:
-        """Set what the compiled part of the runner (`StageRunner`) needs for each batch."""
+        """Set the fields that the compiled part of the runner (`StageRunner`, described there) needs for each batch."""
         context.passes_outputs_through = isinstance(handler, BaseHandler) and is_default(
             handler, "postprocess"
         )
@@ -222,6 +222,7 @@ class Runner(BaseRunner):
         self.context = context
         self.serves_sequences = config.sequences is not None
         self.runs_file = context.loaded is not None and keeps(handler, "preprocess")
+        # Only a model file takes texts: code of the handler gets BYTES as bytes.
         if context.loaded is not None and not self.runs_file:
             context.loaded = replace(context.loaded, takes_texts=False)
         self._use_device(context)
@@ -326,6 +327,8 @@ class Runner(BaseRunner):
             self.device.close()
             context.modules.close()
 
+    # ---- called by `StageRunner` ------------------------------------------------------------
+
     def _not_loaded(self) -> HandlerFailed:
         return HandlerFailed(f"{self._shown()} is not loaded")
 
@@ -333,7 +336,7 @@ class Runner(BaseRunner):
         check_answers(batch)
 
     def _fail_rest(self, failure: KsrvError, batch: Batch | None) -> None:
-        """Fail the requests of a batch that have no error yet."""
+        """Raise the failure of a batch; if the handler has failed some requests itself, fail only the others."""
         if batch is None or not fail_rest(batch, failure):
             raise failure.with_traceback(None)
 

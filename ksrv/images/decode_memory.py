@@ -32,7 +32,7 @@ def take(nbytes: int, ended: Callable[[], bool] | None = None) -> bool:
     Raises:
         NoRoom: The budget is full, and no other image that is being decoded will free memory.
     """
-    room = native.take(nbytes)
+    room = native.take(nbytes)  # waits a short time before it returns WAIT
     while room == native.WAIT:
         if ended is not None and ended():
             return False

@@ -61,9 +61,9 @@ class PictureDecoder:
         Raises:
             KsrvError: The picture cannot be decoded.
         """
-        picture = Picture(0, 0, 0, element, header)
+        picture = Picture(place=0, row=0, position=0, element=element, header=header)
         with self._reserved(picture, self._picture_bytes(header)):
-            return int(self._decoded(picture, 1, 0).shape[2])
+            return int(self._decoded(picture, reduction=1, channels=0).shape[2])
 
     def _picture_bytes(self, header: Header) -> int:
         """Return the bytes that a picture needs while it is decoded as a whole."""
@@ -240,7 +240,8 @@ class PictureDecoder:
     def _flags(self, header: Header, reduction: int, channels: int) -> int:
         """Return cv2's IMREAD flags for a picture."""
         cv2 = opencv.load()
-        upright: int = cv2.IMREAD_IGNORE_ORIENTATION
+        # As in the file, because the sizes of the header are compared first; `_fill_whole` turns the picture.
+        unturned: int = cv2.IMREAD_IGNORE_ORIENTATION
         convert = self._input.image.channels == "convert"
         if convert and channels == 4:
             return int(cv2.IMREAD_UNCHANGED)
@@ -249,8 +250,9 @@ class PictureDecoder:
         if reduction > 1:
             flags = int(getattr(cv2, f"IMREAD_REDUCED_GRAYSCALE_{reduction}"))
             if not colour:
-                return flags | upright
-            return flags | upright | int(cv2.IMREAD_COLOR_RGB if rgb else cv2.IMREAD_COLOR)
+                return flags | unturned
+            # cv2's IMREAD_REDUCED_COLOR_2 is IMREAD_REDUCED_GRAYSCALE_2 with IMREAD_COLOR.
+            return flags | unturned | int(cv2.IMREAD_COLOR_RGB if rgb else cv2.IMREAD_COLOR)
         if rgb:
             flags = int(cv2.IMREAD_COLOR_RGB)
         elif convert:
@@ -262,7 +264,7 @@ class PictureDecoder:
             and self._input.spec.datatype == "UINT16"
             and self._input.image.resize != "pillow"
         )
-        return flags | upright | (int(cv2.IMREAD_ANYDEPTH) if keeps_depth else 0)
+        return flags | unturned | (int(cv2.IMREAD_ANYDEPTH) if keeps_depth else 0)
 
 
 def ended_error() -> DeadlineExceeded:

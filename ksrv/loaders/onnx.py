@@ -99,7 +99,7 @@ def load(request: LoadRequest) -> LoadedModel:
         raise missing_dependency("onnxruntime", f"the model {path}") from None
     check_external_data(path, request.root)
     options = onnxruntime.SessionOptions()
-    options.log_severity_level = 3
+    options.log_severity_level = 3  # errors, no warnings
     if request.threads:
         options.intra_op_num_threads = request.threads
         options.inter_op_num_threads = 1

@@ -107,6 +107,7 @@ def _load_compiled(request: LoadRequest, path: Path) -> LoadedModel:
         raise ModelLoadError(f"{path} was compiled for {made_for} and cannot run on {device.type}")
     _check_instructions(path, about.get("AOTI_CPU_ISA", ""))
     index = device.index if device.index is not None else -1
+    # False and 1: not `run_single_threaded`, and one runner.
     loader = AOTIModelPackageLoader(str(path), MODEL, False, 1, index)
     arguments, keywords = json.loads(loader.get_call_spec()[0])[1]["children_spec"]
     names = json.loads(keywords["context"]) or []

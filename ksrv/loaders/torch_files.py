@@ -78,7 +78,6 @@ def unpickling_reason(error: Exception) -> str:
         error: The error of `torch.load`.
     """
     text = " ".join(str(error).split())
-    start = text.find("Unsupported")
     for mark in ("Unsupported global: ", "Unsupported operand ", "Unsupported class "):
         start = text.find(mark)
         if start >= 0:

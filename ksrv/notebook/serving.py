@@ -71,6 +71,7 @@ class NotebookServer:
         """End the server; does nothing if it has ended."""
         atexit.unregister(self.stop)
         self._server.close()
+        # Handlers of cells were written to files, which are deleted. `delete` leaves the user's files as they are.
         for target in self._server.targets:
             delete(target)
 
@@ -127,7 +128,7 @@ def serve(
     """
     named = {"model_name": name, "http": http, "grpc": grpc, "workers": workers, "reload": reload}
     flags = {**(server or {}), **{key: value for key, value in named.items() if value is not None}}
-    running = shell()
+    running = shell()  # IPython's shell; None outside of a notebook
     if running is None:
         script.serve(handlers, flags, settings)
         return None  # type: ignore[return-value]  # in a module that is imported, which has no use for it

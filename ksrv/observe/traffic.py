@@ -27,7 +27,7 @@ class Traffic(Counts):
         accepted: HTTP connections so far.
         recycled: Idle connections that were closed for others.
         accept_pauses: Times that no further connection could be held.
-        lacked_descriptors: The accept pauses for lack of file descriptors.
+        lacked_descriptors: The accept pauses for lack of file descriptors. No metric: it decides what the log advises.
         lost_lines: Lines of the log and of the access log that were dropped.
         open: Open HTTP connections.
     """

@@ -251,6 +251,10 @@ def _read_typed(
 
 
 def _is_image(spec: ModelSpec, name: str) -> bool:
+    """Tell whether a single BYTES element of an input may lack the length prefix, as files may.
+
+    `rest._takes_images` also accepts inputs of numbers without files.
+    """
     declared = spec.input(name)
     return declared is not None and declared.takes_files
 

@@ -126,7 +126,7 @@ def parse_infer(
     is_raw = json_length == 0 and header_length is not None
     if is_raw:
         request = _raw_request(view, spec)
-        types = _accepted(headers)
+        types = _accepted(headers)  # the answer is binary, unless they name JSON and not everything
         request.binary_output = JSON_TYPE not in types or "*/*" in types
     else:
         if header_length is None and size and view[0] != _OBJECT:
@@ -142,6 +142,7 @@ def parse_infer(
         if upload is not None:
             request.inputs += upload.tensors
             request.binary_output |= BINARY_TYPE in _accepted(headers)
+            # `_document` has counted the JSON and shared memory, and not the files of a form.
             request.nbytes = max(size, request.nbytes)
     # A client that names binary outputs in its JSON gets them, and not a file.
     in_json = not is_raw and upload is None
@@ -315,7 +316,7 @@ def _raw_request(body: memoryview, spec: ModelSpec) -> InferRequest:
             )
         tensor = Tensor(declared.name, "BYTES", (1,) * rank, [body])
     else:
-        if declared.wire_shape[batches:].count(-1) > 1:
+        if declared.wire_shape[batches:].count(-1) > 1:  # True as an index: without the rows
             raise InvalidRequest(
                 f"a raw binary request needs an input with at most one variable dimension beside that of a batch, "
                 f"and input {name} has the shape {declared.wire_shape}"
@@ -369,9 +370,9 @@ def render_infer(
     Raises:
         InvalidRequest: An output cannot be written in the form that the client asked for.
     """
-    alone = file_body(response, request)
-    if alone is not None:
-        return alone
+    file = file_body(response, request)
+    if file is not None:
+        return file
     wanted = {output.name: output for output in request.outputs}
     entries: list[dict[str, Any]] = []
     blocks: list[bytes | memoryview] = []
@@ -425,6 +426,7 @@ def _output_form(request: InferRequest, asked: RequestedOutput | None) -> tuple[
     Args:
         asked: The entry of the request's `outputs` for the output, which overrides the request's parameters.
     """
+    # Its value is "base64": `take_requested_outputs` has put a boolean into `binary`, and refused other values.
     if asked is not None and BINARY_DATA in asked.parameters:
         return False, True
     if asked is not None and asked.binary is not None:

@@ -93,6 +93,7 @@ def app(
     }
     resolved = resolve(flags, environment={})
     server = resolved.settings
+    # The server gets one half of STOP_SECONDS. The other half is for the replica, which first withdraws its address.
     stop_seconds = server.drain_delay + server.stop_timeout + STOP_SECONDS / 2
     chosen: dict[str, Any] = {
         "name": DEPLOYMENT,

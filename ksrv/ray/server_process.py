@@ -27,6 +27,9 @@ class ServerEnded(RuntimeError):
 class ServerProcess(ChildServer):
     """Runs `ksrv serve` until `stop`, and ends it when this process dies. A thread reads its output (`_run`).
 
+    `ChildServer.spawn` sets `process` and then `_status`, the reader of the server's reports. `_status` is None until
+    the process has started.
+
     Args:
         models: The paths for `ksrv serve`.
         settings: The settings of `ksrv serve`, nested settings as mappings.

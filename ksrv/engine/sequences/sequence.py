@@ -1,4 +1,7 @@
-"""One open sequence, and the sequence parameters of a request."""
+"""One open sequence, and the sequence parameters of a request.
+
+`SequenceTable` (`table.py`) owns each `OpenSequence` and changes it under its lock, except `begun`.
+"""
 
 from collections.abc import Mapping
 from typing import TypeAlias
@@ -29,7 +32,8 @@ class OpenSequence:
         id: The id that the client chose.
         order: Keeps the requests of the sequence in order, in the native queue.
         requests: How many of its requests have not ended.
-        begun: Whether the first request has reached the handler.
+        begun: Whether the first request has reached the handler. Set when its batch begins, in
+            `ksrv/engine/instances/host.py`.
         last: Whether no further request is accepted.
         ended: The error text of a sequence that ended early, or "".
     """

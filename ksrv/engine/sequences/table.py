@@ -98,12 +98,15 @@ class SequenceTable:
             handle.follow(sequence.order, sequence)
             handle.add_done_callback(self.request_ended)
             pushed = push(handle)
-            if pushed > native.OK:  # refused; a number below 0 is a claimed slot
+            # Refused; a number below 0 is a claimed slot. The caller raises an error, and a refused handle never ends,
+            # so `request_ended` is not called.
+            if pushed > native.OK:
                 return pushed
             if start:
                 self._forgotten.pop(name, None)
                 if known is not None:
                     self._end(known, "start")
+                    # If the replaced sequence has open requests, `request_ended` drops its state after their end.
                     replaced = None if known.requests else known
                 self._open[name] = sequence
                 self._counts[sequence.order.slot] += 1
@@ -142,7 +145,10 @@ class SequenceTable:
         self._drop(lost)
 
     def follow(self, old: "SequenceTable") -> None:
-        """Make requests of the replaced version's open sequences fail with the reason."""
+        """Make requests of the replaced version's open sequences fail with the reason.
+
+        The two tables share the dictionary `ended`, so that the counts of the model continue.
+        """
         with old._changed:
             names = list(old._open)
             self.ended = old.ended

@@ -65,6 +65,7 @@ class ObjectDetector(VisionHandler):
         if isinstance(threshold, bool) or not isinstance(threshold, (int, float)):
             raise ValueError(f"parameters.threshold is a number, not {threshold!r}")
         self.threshold = float(threshold)
+        # Scripted models have a schema of `forward`; its argument 0 is `self`.
         schema = getattr(getattr(self.model, "forward", None), "schema", None)
         self._takes_list = schema is not None and "List[Tensor]" in str(schema.arguments[1].type)
 
@@ -100,6 +101,7 @@ class ObjectDetector(VisionHandler):
             outputs = outputs[1]  # scripted detectors give their losses first
         if isinstance(outputs, Mapping):
             parts = [ranking.to_array(outputs[name]) for name in PARTS]
+            # Scores without a batch dimension: these are the tensors of a single image.
             if parts[2].ndim == 1:
                 return [dict(zip(PARTS, parts, strict=True))]
             return [dict(zip(PARTS, row, strict=True)) for row in zip(*parts, strict=True)]

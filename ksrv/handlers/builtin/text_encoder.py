@@ -140,6 +140,7 @@ class TextEncoder(BaseHandler):
         known = [one.name for one in loaded.inputs] if loaded is not None else []
         known = known or list(forward_names(self.model) or ())
         wanted = [name for name in ARGUMENTS if name in known]
+        # If the names are unknown or others, the model gets the ids and the mask by position.
         given = {name: self._on_device(named[name]) for name in wanted or ARGUMENTS[:2]}
         outputs = self.model(**given) if wanted else self.model(*given.values())
         answer: Array = to_array(primary_output(outputs)).astype(np.float32, copy=False)

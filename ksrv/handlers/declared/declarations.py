@@ -185,7 +185,11 @@ _BEFORE = ("handle", "preprocess")
 
 
 def _inference_of(handler: BaseHandler) -> Callable[..., Any] | None:
-    """Return the handler's function that gets the inputs from the default `preprocess`."""
+    """Return the handler's function that gets the inputs from the default `preprocess`.
+
+    None if a stage before it is overridden, if `inference` is the default, or if `serve_rows` has made the function get
+    single rows.
+    """
     if handler.row_function is not None:
         return None
     if isinstance(handler, InferenceFunctionHandler):
@@ -208,7 +212,7 @@ def check_stages(handler: Any) -> None:
     """Refuse a handler with a misspelt stage, or with a stage that cannot be called as stages are.
 
     Args:
-        handler: The handler, before it is given its batches.
+        handler: The handler, before `pass_batch` replaces its stages.
 
     Raises:
         HandlerError: Every request would be a TypeError, or run the default stage.
@@ -255,7 +259,7 @@ def check_call(handler: Any, spec: ModelSpec, *, sequences: bool) -> None:
     """Refuse a handler whose `inference` cannot be called with the declared inputs.
 
     Args:
-        handler: The handler, before it is given its batches.
+        handler: The handler, before `pass_batch` replaces its stages.
         spec: The complete spec.
         sequences: Whether the model serves sequences.
 
@@ -268,13 +272,13 @@ def check_call(handler: Any, spec: ModelSpec, *, sequences: bool) -> None:
     function = _inference_of(handler)
     if function is None or not spec.inputs or spec.accepts_any_inputs:
         return
-    asked, alone = asked_of(function, sequences=sequences)
+    asked, only_asked = asked_of(function, sequences=sequences)
     named = dict.fromkeys(asked)
     values: tuple[None, ...] = ()
     how = "by name"
-    if not alone and spec.takes_one_value:
+    if not only_asked and spec.takes_one_value:
         values, how = (None,), "as the first argument"
-    elif not alone:
+    elif not only_asked:
         named |= dict.fromkeys(entry.name for entry in spec.inputs)
     reason = why_not_callable(function, *values, **named)
     if reason:

@@ -162,7 +162,11 @@ class Hints:
         return None
 
     def has_tensor_type(self, hint: Any, depth: int = 4) -> bool:
-        """Tell whether a hint contains a tensor type somewhere."""
+        """Tell whether a hint is a tensor type, or has a tensor type in its arguments or its fields.
+
+        Args:
+            depth: The levels to search below the hint. The search would not end in a class that has itself as a field.
+        """
         hint = self.evaluated(hint, "")
         if isinstance(hint, TensorType):
             return True
@@ -175,7 +179,10 @@ class Hints:
 
 
 def _fields(hint: Any) -> dict[str, Any]:
-    """Return the tensor types of a TypedDict; empty if no field has a tensor type."""
+    """Return the tensor types of a TypedDict; empty if no field has a tensor type.
+
+    A field without a tensor type is None beside other fields, and the reader of the result refuses it.
+    """
     hints = Hints(hint)
     found: dict[str, Any] = {}
     for name, field in inspect.get_annotations(hint).items():

@@ -25,7 +25,8 @@ class PlainType(NamedTuple):
 
     Attributes:
         hint: The type.
-        kind: "texts", "values" (other scalars, and lists of them), "array", "picture", or "json" for other outputs.
+        kind: "texts", "values" (other scalars, and lists of them), "array", "picture", or "json" for all other outputs,
+            which `rows.py` makes.
     """
 
     tensor: TensorType
@@ -102,6 +103,7 @@ def array_type(hint: Any) -> TensorType | None:
     """Return the tensor type of `np.ndarray`, a vector of FP32 for each row, or of `NDArray[np.int64]`; else None."""
     if hint is not np.ndarray and get_origin(hint) is not np.ndarray:
         return None
+    # `NDArray[np.int64]` is `np.ndarray[SHAPE, np.dtype[np.int64]]`. `np.ndarray` alone has no arguments.
     dtype = get_args((*get_args(hint), None, None)[1])
     own = NAME_BY_DTYPE.get(np.dtype(dtype[0])) if dtype and isinstance(dtype[0], type) else None
     return _TYPE_OF[own or "FP32"][-1]

@@ -86,7 +86,7 @@ class TensorType:
                     f'"100:200" or the name of a length, found {size!r}'
                 )
             read.append(dimension)
-        made = TensorType(self.name, self.datatype, tuple(read), None, self.named_image)
+        made = TensorType(self.name, self.datatype, tuple(read), named_image=self.named_image)
         if any(lengths):
             made = replace(made, lengths=lengths)
         if not self.named_image:
@@ -248,7 +248,10 @@ class TensorType:
 
 
 def _type_name(datatype: str) -> str:
-    """Return the name of a datatype's tensor type: the datatype's name in torch, written as a class."""
+    """Return the name of a datatype's tensor type: the datatype's name in torch, written as a class.
+
+    float32 becomes Float32, and bfloat16 BFloat16.
+    """
     name = TENSOR_NAMES.get(datatype, datatype.lower())
     return re.sub("bf|.", lambda start: start[0].upper(), name, count=1)
 

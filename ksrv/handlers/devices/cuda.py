@@ -61,7 +61,7 @@ class CudaDevice(Device):
         import torch
 
         self._torch: Any = torch
-        self.lease_answer = lease_pages
+        self.lease_answer = lease_pages  # the runner of a handler process replaces it
         self._takes_inputs = False  # whether the handler has put an input on the device
         self._held: list[Array] = []  # arrays whose memory a queued copy may still read
         self._has_queued = False  # whether operations were queued since the last `finish`
@@ -149,6 +149,7 @@ class CudaDevice(Device):
     def _copy_all_out(self, found: dict[int, Any]) -> dict[int, Any]:
         """Copy tensors into one pinned block and wait for them."""
         torch = self._torch
+        # Sparse and quantized tensors stay on the device: `OutputConverter` refuses them.
         dense = {
             key: tensor.detach().resolve_conj().resolve_neg().contiguous()
             for key, tensor in found.items()

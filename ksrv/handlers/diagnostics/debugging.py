@@ -55,6 +55,7 @@ def add_traceback(
     ]
     lines += traceback.format_exception_only(error)[-1].strip().splitlines()[:1]
     text = without_paths("\n".join(lines), *folders)
+    # A few bytes are left for the text between the message and the traceback.
     room = TEXT_BYTES - len(failure.message.encode()) - 8
     end = (
         text.encode("utf-8", "replace")[-max(room, 0) :].decode("utf-8", "ignore")
