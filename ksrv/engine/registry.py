@@ -503,7 +503,7 @@ class ModelRegistry:
                 f"the model {name} cannot be loaded: {type(error).__name__}: {error}"
             )
             before = self._table.get(name) or NEW_MODEL
-            states = {"": ModelState(name, "", "UNAVAILABLE", failed.message)}
+            states = {"": ModelState(name, "", "UNAVAILABLE", failed.message)}  # "": of no version
             required = always or before.required
             self._put(name, ModelVersions(before.versions, states, required=required, entry=entry))
             return [failed]
@@ -534,9 +534,11 @@ class ModelRegistry:
             result = loaded.get(version)
             if isinstance(result, ModelVersion):
                 versions[version] = result
+                # The counts of a version continue over its loads. `follow` also has requests of the replaced version's
+                # sequences fail with the reason.
                 if version in before.versions:
                     result.follow(before.versions[version])
-                elif version in before.counters:
+                elif version in before.counters:  # it was dormant
                     result.carry_on(before.counters[version])
                 continue
             if result is not None:
@@ -605,7 +607,11 @@ class ModelRegistry:
     def _retire(
         self, models: Iterable[ModelVersion], *, collects: bool = True
     ) -> list[threading.Thread]:
-        """Retire versions, each on a separate thread, and return the threads."""
+        """Retire versions, each on a separate thread, and return the threads.
+
+        Args:
+            collects: See `ModelVersion.retire`.
+        """
         with self._table_lock:
             self._retiring = [thread for thread in self._retiring if thread.is_alive()]
         begun = []

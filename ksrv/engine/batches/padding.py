@@ -112,7 +112,10 @@ class RowPadding:
 
 
 def in_order(spec: ModelSpec, request: InferRequest) -> list[Tensor]:
-    """Return a request's inputs in the order in which the model declares them."""
+    """Return a request's inputs in the order in which the model declares them.
+
+    Inputs that are not the declared inputs, such as the inputs of a dialect's request, keep their order.
+    """
     if len(request.inputs) < 2 or not spec.inputs or spec.accepts_any_inputs or request.dialect:
         return request.inputs
     by_name = {tensor.name: tensor for tensor in request.inputs}

@@ -61,6 +61,7 @@ def split(
         end = row + handle.rows
         failure = outputs.failures.get(index)
         if failure is not None:
+            # An error may have headers too; `excess` returns the error for headers that are too large to send.
             answers.append(excess(getattr(failure, "headers", {})) or failure)
         else:
             if parts is not None:
@@ -93,6 +94,7 @@ def _response(
 ) -> InferResponse | KsrvError:
     """Return the answer of one request, whose tensors are split off already."""
     request: InferRequest = handle.request
+    # The outputs of `explain` are not the declared outputs, so they have no lengths and no content types.
     if handle.lengths and not request.explain:
         tensors = [cut_back(tensor, spec.output(tensor.name), handle.lengths) for tensor in tensors]
     if request.outputs and tensors:  # the end of a stream has no outputs

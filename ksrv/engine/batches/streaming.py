@@ -54,15 +54,19 @@ class ChunkSender:
         self.writer = self._make_writer()
 
     def _make_writer(self) -> ChunkWriter | None:
+        """Return the writer, or None if the model has several outputs, or a request needs an `InferResponse`."""
         outputs = self.spec.outputs
         if len(outputs) > 1 or not all(map(_may_have_form, self.handles)):
             return None
+        # The output for texts that a handler sends: the only output if it is BYTES (None: numbers), or without declared
+        # outputs the output that a bare text becomes.
         name: str | None = DEFAULT_NAME
         rank = 1
-        for only in outputs:
+        for only in outputs:  # at most one
             name, rank = only.name if only.datatype == "BYTES" else None, len(only.shape)
-        lone = len(self.handles) == 1 and not self.spec.max_batch_size
-        return ChunkWriter(list(self.handles), self._streams, ENDED, name, rank, lone)
+        # Without batches a chunk is one text; with batches it is a list with a text for each row.
+        is_text = len(self.handles) == 1 and not self.spec.max_batch_size
+        return ChunkWriter(list(self.handles), self._streams, ENDED, name, rank, is_text)
 
     def __call__(self, outputs: ExecutorOutputs) -> None:
         """Send a chunk to its requests, and wait for slow clients."""

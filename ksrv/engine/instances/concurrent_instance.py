@@ -55,10 +55,12 @@ class ConcurrentInstance:
             self._room.acquire()
             if self.restarts.due and not self._restart():
                 break
-            # Handles; True: a batch is ready to be run; None: the queue is closed and empty.
+            # Handles; True: a batch is ready to be run; None: the queue is closed and empty. An empty list: the thread
+            # was woken without work, to restart the executor.
             taken: Any = queue.take(instance.slot, joined, rows, host.delay_ns)
             batch: Any = None
             if taken is None:
+                # Unless it is false, the decode thread may have made a batch ready since.
                 if not host.wait_apart():
                     break
             elif taken is True:

@@ -50,6 +50,9 @@ class InstanceHost:
     `ksrv.engine.model.ModelVersion` derives from it and adds loading and requests. This base is separate because the
     instances need it and must not depend on `ModelVersion`, which makes them.
 
+    A `RequestBatch`, which is compiled, calls `read_requests` and `begin` before its batch runs, and `answer` after it.
+    The threads of all instances, the prefetch thread and the decode thread share the object.
+
     Args:
         source: The version on disk; it has settings.
 
@@ -62,6 +65,8 @@ class InstanceHost:
         padding: How rows of different lengths are padded.
         executors: The executors of its instances, each at the slot of its instance.
         retry: Whether a batch is run again after its handler's process died.
+        timeout_ns: How long a request may take from its arrival to its answer; 0 for any time.
+        run_timeout_ns: How long a batch may run; 0 for any time.
         delay_ns: How long the oldest request of a batch waits for a full batch.
         runs_inline: Whether requests may be run on the threads that submit them.
         sequences: The open sequences, or None if the model serves no sequences.
@@ -100,7 +105,7 @@ class InstanceHost:
         self._lease = partial(leased, self.executors[0].lease)
         self._ready: deque[RequestBatch] = deque()
         self._decode_thread = DecodeThread(source.name, config.queue_size, self._decode)
-        self._lost: list[str] = []
+        self._lost: list[str] = []  # for each instance that has ended for good, the reason
         self.degraded = ""
         self.note_refused: Callable[[], object] = lambda: None
 
@@ -152,6 +157,7 @@ class InstanceHost:
         first = batch.handles[0]
         if first.sequence is not None:
             for handle in batch.handles:
+                # From now on the handler has a state, which can be lost.
                 handle.sequence.begun = True
         batch.explain = first.request.explain
         batch.emit = chunk_sender(self.spec, batch.handles, self.queue)
@@ -224,7 +230,7 @@ class InstanceHost:
     def publish_open(self, batch: RequestBatch) -> None:
         """Have an idle instance run the batch that the prefetch thread has filled."""
         self._ready.append(batch)
-        self.queue.close_open_batch(True)
+        self.queue.close_open_batch(True)  # True: with a batch for an instance
 
     def queue_full(self) -> Overloaded:
         """Return the error for a request that finds the queue full."""

@@ -25,7 +25,8 @@ class InlineExecutor(RunnerCalls):
     """One instance of a model in this process.
 
     A handler that hangs cannot be stopped here: its requests are answered at their deadlines, and
-    the instance counts as unavailable until the handler returns. `RunnerCalls` has `run`.
+    the instance counts as unavailable until the handler returns. `RunnerCalls` has `run` and the attribute `runner`,
+    which is None until `start` and after `close`.
 
     Args:
         threads: CPU threads that the handler may use; 0 leaves the framework's choice.
@@ -78,6 +79,7 @@ class InlineExecutor(RunnerCalls):
                 spec = load_unchanged(runner, self._source)
         except HandlerLoadError as error:
             raise HandlerFailed(str(error)) from error
+        # A network may run here: torch is loaded, or a loader of model files has set the platform.
         if "torch" in sys.modules or spec.platform not in ("python", "ensemble"):
             buffer_pool.keep_freed(NETWORK_BYTES)
         self.runner = runner

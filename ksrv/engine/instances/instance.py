@@ -220,9 +220,11 @@ class Instance(InstanceRunner):
         take, slot, delay = queue.take, self.slot, host.delay_ns
         if host.runs_inline:
             self._allow_inline(False)
+        # How long to wait for the next requests of clients that the last batch has answered together.
         regroup_ns = 0
         # Handles; True: a batch is ready to be run; None: the queue is closed and empty. From the dispatcher also a
-        # number: the running batch has a message for Python; or a `DispatchedRun`, which Python must finish.
+        # number: the running batch has a message for Python; or a `DispatchedRun`, which Python must finish. An empty
+        # list: the thread was woken without work, because the executor died.
         taken: Any
         while True:
             dispatcher = self._take_dispatcher(room)
@@ -236,7 +238,7 @@ class Instance(InstanceRunner):
                 break
             if type(taken) is int and dispatcher is not None:
                 if dispatcher.ring.batches.take_message(taken, partial(self._caller, dispatcher)):
-                    continue
+                    continue  # the batch still runs
                 taken = dispatcher.hand_over()
             if type(taken) is DispatchedRun:
                 self._finish_dispatched(taken)
@@ -252,7 +254,7 @@ class Instance(InstanceRunner):
             batch = host.take_ready() if taken is True else self._batch_of(taken)
             regroup_ns = 0
             if batch is not None:
-                self._run(batch, False)
+                self._run(batch, False)  # not inline
                 regroup_ns = regroup_delay(batch.rows, batch.ran_ns)
             # The last batch's memory is not kept while this thread waits for the next.
             del taken, batch
@@ -291,6 +293,7 @@ class Instance(InstanceRunner):
         self._dispatcher = None
 
     def _decode_apart(self, handles: list[QueuedRequest]) -> None:
+        """See `InstanceHost.decode_apart`. Called by `InstanceRunner`, for an inline run."""
         self._host.decode_apart(handles)
 
     # ---- a batch ----------------------------------------------------------------------------
@@ -334,6 +337,7 @@ class Instance(InstanceRunner):
         self.inline_credit = credit
         queue = self.queue
         if self._host.runs_inline:
+            # Credit rises by 1, so a rise cannot pass the bound without being equal to it.
             if credit == INLINE_CREDIT:
                 self._allow_inline(True)
             elif credit < INLINE_CREDIT // 2 <= before:
@@ -350,8 +354,8 @@ class Instance(InstanceRunner):
         queue.inline_for_blocked = quick or self.executor.keeps_deadlines
         # Only one I/O thread at a time runs Python, so with several instances all but one would be idle.
         # With a ring, the I/O threads leave the batches to the dispatcher.
-        alone = host.config.instances == 1 and self._ring is None
-        queue.inline_for_all = quick and alone
+        suits_io_threads = host.config.instances == 1 and self._ring is None
+        queue.inline_for_all = quick and suits_io_threads
 
     # ---- deaths -----------------------------------------------------------------------------
 

@@ -21,7 +21,7 @@ class Prefetcher(threading.Thread):
     def run(self) -> None:
         """Fill batches until the model's queue is closed and empty."""
         host = self._host
-        most = max(host.spec.max_batch_size, 1)
+        most = max(host.spec.max_batch_size, 1)  # of requests and of rows in a batch
         while True:
             taken = host.queue.prefetch(most, most)
             if taken is None:
@@ -29,7 +29,8 @@ class Prefetcher(threading.Thread):
             batch = host.new_batch(most)
             published = False
             try:
-                # `taken` is True when the batch must be closed, because an instance is idle.
+                # True: the batch must be closed, because an instance is idle. None: the queue is closed and empty; the
+                # batch is still run, and the next `prefetch` returns None again.
                 while taken is not True and taken is not None:
                     host.fill(batch, taken, host.stats)
                     oldest = batch.handles[0].enqueued_ns if batch.handles else 0
@@ -38,5 +39,5 @@ class Prefetcher(threading.Thread):
                 if published:
                     host.publish_open(batch)
             finally:
-                if not published:
+                if not published:  # ends this thread's turn without a batch
                     host.queue.close_open_batch(False)

@@ -101,7 +101,7 @@ class WarmUp:
             if error is not None:
                 break
             passed = size
-        # Calls to other models are refused here, so this error is no fault.
+        # The engine refuses calls to other models here (`calls_nobody`) and sets `has_called`: the error is no fault.
         if request.has_called and not self.spec.concurrency:
             log.info(
                 "the model %s calls other models; name them under calls: in its model.yaml, so that the calls of "

@@ -46,7 +46,10 @@ MOST_RECORDS = 16
 
 
 def generated(spec: ModelSpec) -> InferRequest | None:
-    """Return a request of one row of zeros, or None if the description leaves the shape of a row open."""
+    """Return a request of one row of zeros, or None if the description leaves the shape of a row open.
+
+    The handler may call no other model for it (`calls_nobody`). For `samples` it may.
+    """
     if not spec.inputs or spec.accepts_any_inputs or not all(map(_is_closed, spec.inputs)):
         return None
     tensors = []
@@ -73,6 +76,7 @@ def unpadded_ones(spec: ModelSpec) -> InferRequest | None:
     tensors = []
     for entry in spec.inputs:
         shape = [1]
+        # An input without lengths gives sizes in place of names: they are no strings, so no length is found.
         for size, name in zip(entry.shape[1:], entry.lengths[1:] or entry.shape[1:], strict=True):
             length = lengths.get(name) if isinstance(name, str) else None
             shape.append(_lowest(size) if length is None else _row_length(size, length))

@@ -58,7 +58,9 @@ class MessageType(IntEnum):
     process.
 
     Events (log records, metrics) have a separate socket, so that they also arrive between batches, and never delay an
-    answer. LEVEL is sent to the process on that socket.
+    answer. LEVEL is sent to the process on that socket. Each class below says of which types it is the content. LOADED
+    contains a `ModelSpec`, and METRIC a `MetricRecord`. CLOSE (end the process) and GIVE_UP (end the requests of a
+    batch whose clients do not read) have no content.
     """
 
     LOAD = 1
@@ -333,11 +335,11 @@ def unpack_batch(frame: Frame, emitter: Emitter) -> tuple[ExecutorInputs, str]:
 
 
 def pack_answer(outputs: ExecutorOutputs, link: Link, call: int = 0) -> Packed:
-    """Return an ANSWER, CHUNK or RESULT message.
+    """Return the content of an ANSWER, CHUNK, RESULT or CALL_CHUNK.
 
     Args:
-        outputs: The handler's answer, or that of the called model.
-        call: Of RESULT, the number of the call.
+        outputs: The handler's answer, or the called model's answer.
+        call: For RESULT and CALL_CHUNK the number of the call.
     """
     writer = TensorWriter(link)
     note = AnswerMessage(
@@ -379,6 +381,7 @@ def unpack_answer(frame: Frame, requests: int = 1) -> tuple[int, ExecutorOutputs
             )
     if not all(map(_STAGE.fullmatch, note.timings)):
         raise ChannelError("the name of a stage is no word")
+    # Exclusive: only these arrays refer to the memory, because `_tensors` has just made them.
     return note.call, ExecutorOutputs(
         tensors=_tensors(note.tensors, frame),
         failures={index: to_error(fault) for index, fault in note.failures.items()},

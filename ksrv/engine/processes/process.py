@@ -183,7 +183,7 @@ class ProcessExecutor:
                 link, process, ring = self._spawn(interpreter)
                 self._link, self._process = link, process
                 self._spec = self._load(link, process, source)
-                if not ring.seal():
+                if not ring.seal():  # so that the process cannot take the memory back
                     raise HandlerFailed(f"the memory for batches of {self._label} cannot be sealed")
                 ring.close_fd()
                 self._ring = ring if uses_ring(self._spec) else None
@@ -199,7 +199,8 @@ class ProcessExecutor:
                 self._backoff.ended()
                 self._drop_process()
                 raise
-            if process.ending is not None:  # too early for the watching thread to have callbacks
+            # `_note_end` runs no callbacks before `_batches` is set, so an earlier end is raised here.
+            if process.ending is not None:
                 raise process.died("as soon as it had loaded the model")
             return self._spec
 
@@ -220,12 +221,14 @@ class ProcessExecutor:
     def _spawn(self, interpreter: Interpreter) -> tuple[Link, HandlerProcess, WorkerRing]:
         config = self.source.config or ModelConfig()
         try:
+            # If the process does not read: "keep" keeps the messages, so that no thread of the worker waits; "drop"
+            # drops them, because only log levels are sent there.
             link, link_end = Link.pair("keep")
             events, events_end = Link.pair("drop")
             ring = WorkerRing(link.fileno())
         except (OSError, MemoryError) as error:  # there may be descriptors and memory again later
             raise HandlerFailed(f"{self._label} cannot be started: {error}") from error
-        link.shared = ring
+        link.shared = ring  # tensors of messages are in its large slots
         link.most_received = messages.most_bytes(self.limits)
         events.most_received = messages.EVENT_BYTES
         descriptors = [link_end.fileno(), events_end.fileno(), ring.fileno()]

@@ -315,7 +315,10 @@ class ProcessRuns:
             run.cancel_calls()
 
     def _in_ring(self, number: int, inputs: Callable[[], ExecutorInputs]) -> Run:
-        """Return the `Run` of the running batch of the ring; made for its first message."""
+        """Return the `Run` of the running batch of the ring; made for its first message.
+
+        Numbers of the ring begin at `FIRST_BATCH_NUMBER`, above all numbers of `_give`, so both fit into `_open`.
+        """
         run = self._ring_batch
         if run is None or run.number != number:
             self.leave_ring()
@@ -430,6 +433,7 @@ class ProcessRuns:
     def _answer(self, run: Run, frame: Frame) -> ExecutorOutputs:
         """Read an answer or a chunk. The process might report absurd times, so they are cut to the process's age."""
         batch = run.caller()
+        # `handles` are None for a batch that was not in the queue, such as the check of padding in a warm-up.
         requests = len(batch.requests if batch.handles is None else batch.handles)
         answer = messages.unpack_answer(frame, requests)[1]
         lived_ns = (
@@ -465,6 +469,7 @@ class ProcessRuns:
             )
         if number in self._calls:
             raise ChannelError(f"it made call {number} twice")
+        # `waiting`: the link keeps messages, because the socket had no room. Results among them were not taken.
         not_taken = self.link.waiting and self.link.count(MessageType.RESULT)
         if len(self._calls) + not_taken >= MOST_CALLS:
             raise ChannelError(f"it made more than {MOST_CALLS} calls without taking their results")

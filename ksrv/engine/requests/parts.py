@@ -11,7 +11,12 @@ def bytes_of(request: InferRequest) -> int:
 
 
 def rows_of(request: InferRequest, start: int, end: int) -> InferRequest:
-    """Return rows of a request as a separate request."""
+    """Return rows of a request as a separate request.
+
+    The parts are answered together (`ksrv.engine.batches.split.join`). So only the whole request keeps the fields that
+    concern its answer: the stream, the mark of its end, and the response cache. A dialect's request is never split.
+    `bytes_of` counts the bytes of each part anew.
+    """
     images = request.images and {
         name: one._replace(headers=one.headers[start:end]) for name, one in request.images.items()
     }

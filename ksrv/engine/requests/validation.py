@@ -59,11 +59,10 @@ class _Input:
 
     spec: TensorSpec
     tail: tuple[Dimension, ...]
-    fixed_tail: tuple[int, ...] | None  # the tail, if it is fixed
+    fixed_tail: tuple[int, ...] | None  # the tail, if it is fixed and the input has rows
     images: ImagePreparer | None
-    lengths: tuple[
-        str, ...
-    ]  # for each dimension of the tail the name of the length to which rows are padded, or ""; () without lengths
+    # For each dimension of the tail the name of the length to which rows are padded, or ""; () without lengths.
+    lengths: tuple[str, ...]
 
 
 class RequestValidator:
@@ -290,10 +289,12 @@ class RequestValidator:
             # A digest, because the client chooses the names and `_known_keys` would keep them, however long they are.
             facts = repr(shapes).encode("utf-8", "surrogatepass")
             shapes = [hashlib.blake2b(facts, digest_size=16).digest()]
+        # 0 rows are an empty batch. But to a model that takes any inputs, also a request with a first dimension of 0
+        # counts as one row.
         least = 1 if self.spec.accepts_any_inputs else 0
         if rows < least or any(not tensor.shape for tensor in request.inputs):
-            countable = request.dialect or self.spec.accepts_any_inputs or not request.inputs
-            if self._joins and not countable:
+            may_lack_rows = request.dialect or self.spec.accepts_any_inputs or not request.inputs
+            if self._joins and not may_lack_rows:
                 raise InvalidRequest(self._no_rows(request))
             # Without a common first dimension the request counts as one row. It gets a new key, so it is never joined.
             return 1, [next(self._next_key)]

@@ -169,6 +169,7 @@ class PredictionCalls:
             if chunk is None:
                 yield answers.item_bytes(exchange.response())
             else:
+                # Without the empty pieces, which only let an HTTP server check its client.
                 yield from filter(None, exchange.pieces(chunk))
         finally:
             exchange.cancel()

@@ -39,7 +39,8 @@ class ManagementResource:
     def _check(self, req: falcon.Request, action: str, subject: str) -> None:
         """Refuse a caller who may not change models, and note the call for the audit log.
 
-        The check is here, because the same path has methods that only read and need no such right.
+        The check is here, because the same path has methods that only read and need no such right. Only the path of
+        `set-default` has no such method: there `Needs.CONTROL` in the table of routes (`rest.py`) does both.
 
         Args:
             subject: The model or archive that the action changes.

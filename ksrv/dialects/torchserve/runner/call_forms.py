@@ -258,9 +258,11 @@ class KServeV1Form(RoutesForm):
         """See `CallForm.outputs`."""
         outputs = super().outputs(call, items, context)
         (by_row,) = outputs.tensors
+        # A refused request gets a body too, which nobody reads: the runner adds its error.
         by_request: dict[int, list[bytes]] = {index: [] for index in (*call.owners, *call.refused)}
         for index, element in zip(call.owners, by_row.data, strict=True):
             by_request[index].append(bytes(element))
+        # The engine never joins a request to explain with a request to predict, so the first row speaks for all.
         explained = context.get_request_header(0, "explain") == "True"
         key = b"explanations" if explained else b"predictions"
         # Each request has a tensor of its body, because bodies are joined from several rows.

@@ -152,6 +152,7 @@ def _folder_keys(root: Path, *, needs_file: bool) -> tuple[Keys, Document]:
     """
     file, text = root / CONFIG_NAME, None
     if not file.is_file():
+        # With None `read_text_format` reads the file, and so raises the error that it is missing.
         text = 'backend: "python"' if _has_python_model(root) else None if needs_file else ""
     return read_text_format(file, text)
 
@@ -178,6 +179,7 @@ class _Settings:
         """Replace the keys that a load call may change; see `merge_call_config`."""
         in_folder = self.keys
         with self.document.naming_faults():
+            # With any number of rows: `max_batch_size` is a key that a call may change, so nothing is compared with it.
             completed = configuration(in_folder, self.root.name, self._backend(), 0)
         # Drop what choosing the backend has reported: `read` reports it again.
         self.report = Report()

@@ -94,7 +94,7 @@ def _limits(section: Keys, keys: Keys, report: Report) -> SequenceLimits:
     each = max(1, keys.max_batch_size or 1)
     if section.oldest is not None:
         each = section.oldest.max_candidate_sequences or each
-    limits = SequenceLimits()
+    limits = SequenceLimits()  # ksrv's defaults: never fewer open sequences than these allow
     most = min(max(limits.max, instances * each), 1_000_000)
     report.applied[_KEY] = (
         f"sequences end after {idle_ms} ms without a request; {most} may be open, and the first request "

@@ -85,6 +85,8 @@ class _Reader:
         self._completes = backend in ("onnxruntime", "openvino", "python")
         self._is_python = backend == "python"
         self._has_positions = backend == "pytorch"
+        # For an open first dimension that does not count rows. Python models and ensembles also get empty tensors, as
+        # in Triton.
         self._any_size = ANY_SIZE_OR_NONE if backend in ("python", "ensemble") else ANY_SIZE
 
     def read(
@@ -135,6 +137,10 @@ class _Reader:
                 raise Fault((*path, key), "a size is -1 or more than 0")
 
     def _shape(self, dims: Sequence[int]) -> tuple[Dimension, ...]:
+        """Return the shape for clients.
+
+        In ksrv a first dimension of -1 counts rows. So without a batch dimension it becomes a range of sizes.
+        """
         if self._batched:
             return (-1, *dims)
         return (self._any_size if dims[0] == -1 else dims[0], *dims[1:])

@@ -131,6 +131,7 @@ def _note(tokens: Any, message: Any, path: KeyPath, lines: dict[KeyPath, int]) -
 
 
 def _line(tokens: Any) -> int:
+    """Return the line of the current token. The tokenizer shows it only in its errors, so one is made, not raised."""
     return int(tokens.ParseError("").GetLine())
 
 

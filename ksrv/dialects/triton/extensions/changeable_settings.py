@@ -108,7 +108,7 @@ class ChangeableSettings:
             NotFound: The model is unknown.
         """
         if name:
-            self._engine.spec(name)
+            self._engine.spec(name)  # raises NotFound
         if document:
             self._change(SettingChange(TRACE, name, _trace_of(name, document)))
         return _trace_settings(name)

@@ -71,7 +71,9 @@ class _Entry(StoredCall):
         with self._incoming() as message:  # after the block the model's queue counts the bytes
             self.request = request = self._form.read(message, self._call, find)
         request.stream = self.answers
-        if isinstance(self._call, Call):  # grpcio takes one message at a time
+        # Only the native server sends bytes that hold several messages. A call of the server on grpcio has another
+        # class than `Call`, and takes one message at a time.
+        if isinstance(self._call, Call):
             self.answers.form_of = self._form_of
         return request
 
@@ -255,6 +257,7 @@ class StreamCalls:
             self._queues.add(queue)
             if self._closing:
                 queue.end()
+        # If the call has ended already, nothing calls `close`. Then the reader finds no message, and ends the queue.
         call.add_callback(queue.close)
         try:
             self._pool.submit(self._read, source(queue.idle, queue.fail), call, queue)

@@ -84,6 +84,7 @@ class EnsembleRunner(ForeignRunner):
 
         running = RunningSteps(self._steps, self._spec, self.submit, inputs, ended)
         with self._lock:
+            # False: no other request can join the steps' batches, so a step may run on the thread that submits it.
             inputs.beside_others = self._under_way > 0
             self._under_way += 1  # from here on every failure is reported to `ended`
         running.submit_ready()
@@ -171,7 +172,8 @@ class RunningSteps:
     def _begin(self, step: EnsembleStep) -> None:
         """Submit the call of a step."""
         given = {own: self._tensors[name] for own, name in step.inputs.items()}
-        # Gets the rows of the step's batch from `_adapt`, which knows the model.
+        # `_adapt`, which knows the model, appends the rows of the step's batch. It is called again if the model is
+        # reloaded meanwhile, so the last entry counts.
         rows: list[int] = []
         request = InferRequest(
             step.model,

@@ -47,6 +47,8 @@ def completed_spec(
     known = {*(config.configuration or {}), "dynamic_batching", "model_transaction_policy"}
     # Clients see only keys that Triton knows, not other keys that the model has added.
     shown = {key: value for key, value in configuration.items() if key in known}
+    # The settings for sequences were made from the file. If it has sequences and no batches, requests are not joined,
+    # also if `auto_complete_config` adds a max_batch_size.
     return replace(
         spec,
         platform="python",

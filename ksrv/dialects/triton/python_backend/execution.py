@@ -49,8 +49,10 @@ class Answering:
         self._batch = batch
         self._index = index
         self._decoupled = decoupled
+        # Whether the model has sent its final response. A further response is an error of the model.
         self._closed = False
-        self.sent = 0
+        self.sent = 0  # the responses of the model, without a bare final flag
+        # Whether the request takes no response any more; also set if ksrv ends it. Later responses are dropped.
         self.ended = False
         # Responses for the answer of the batch, if no client streams.
         self.kept: list[InferenceResponse] = []
@@ -102,7 +104,7 @@ class Answering:
         with self._batch.lock:
             if self.ended:
                 return
-            self.ended = True  # later responses are dropped
+            self.ended = True
         if self._decoupled:
             self._batch.stream_end(self._index)
         self._batch.note_ended()
@@ -162,7 +164,7 @@ class ListOfRequests:
     def stream(self, index: int, response: InferenceResponse, *, last: bool) -> None:
         """Send a response to its client at once; the last response ends the request."""
         tensors = wire_tensors(response)
-        if not tensors:
+        if not tensors:  # without tensors a chunk would end the request
             return
         self.emit(
             ExecutorOutputs(

@@ -121,7 +121,9 @@ class WorkerCalls:
     def _number_of(self, caller: ExecutorInputs | None) -> int | None:
         """Return the number of the batch that calls, or None if no call is allowed now.
 
-        Outside of a batch, only handlers with coroutines may call: `messages.NO_BATCH`.
+        A batch of a message has its number from `begin`. A batch of the ring gets its number from the ring, which calls
+        `_drain` before it answers the batch. Outside of a batch, only handlers with coroutines may call:
+        `messages.NO_BATCH`.
         """
         number = self._batches.get(id(caller))
         if number is None and self.ring is not None and caller is not None:

@@ -157,13 +157,14 @@ def serve(link: Link, events: Events, ring: ProcessRing) -> int:
         log.debug("the worker closed the socket")
     finally:
         runner.close()
-        stop()
+        stop()  # exports the remaining spans of traces
     return 0
 
 
 def _load(
     note: LoadMessage, link: Link, events: Events, calls: WorkerCalls
 ) -> tuple[Runner, ModelSpec]:
+    # alone: this process loads no other model.
     source = replace(ModelSource.from_json(note.source.encode()), alone=True)
     set_process_limits(note.limits)
     PROCESS.bound = bytes_in_flight(note.limits)
@@ -264,12 +265,13 @@ def main(arguments: Sequence[str]) -> int:
     ring = ProcessRing(descriptor, channel)
     os.close(descriptor)
     faulthandler.enable()
+    # no_mmap: large single allocations are kept too.
     buffer_pool.tune_malloc(keep=_KEPT_BYTES, no_mmap=True)
     sys.argv = ["ksrv-handler"]
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     link = _link(channel, "wait")
-    link.shared = ring
+    link.shared = ring  # tensors of messages are in its large slots
     status = serve(link, Events(_link(event_channel, "drop")), ring)
     gc.freeze()  # skips the collection at the end of the interpreter, which takes a second with torch
     return status

@@ -94,7 +94,7 @@ class Chunks:
         inbox: Receives the messages of the worker.
 
     Attributes:
-        cancel: Cancels the batch's task, if it has a task.
+        cancel: Cancels the batch's task, if it has a task; until then `bool`, which does nothing.
         is_abandoned: Whether no client is left. The last client may leave before the task has begun.
     """
 
@@ -282,7 +282,7 @@ class RunLoop:
         chunks = self._received[number]
         try:
             batch, span = messages.unpack_batch(frame, chunks)
-        except MemoryError as error:
+        except MemoryError as error:  # fails only this batch; a malformed message ends the process
             self._end(number, chunks)
             self.answers.fail_batch(number, error)
             return

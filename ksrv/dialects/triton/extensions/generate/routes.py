@@ -27,7 +27,10 @@ from ksrv.server.shared.plain_route import PlainRoute, ReadBody
 
 
 class GenerateResource(InferenceResource):
-    """POST /v2/models/{name}[/versions/{version}]/generate, and /generate_stream."""
+    """POST /v2/models/{name}[/versions/{version}]/generate, and /generate_stream.
+
+    `_run` of the base class receives the body, calls `parse`, and submits the request.
+    """
 
     most_json = MOST_BYTES
     subject = REQUEST
@@ -82,6 +85,7 @@ def add_routes(app: "falcon.App[Any, Any]", parts: AppParts) -> None:
     generate = GenerateResource(parts)
     add_model_route(app, "/generate", generate, post=GENERATE)
     for prefix in (MODEL, MODEL + "/versions/{version}"):
+        # Requests and answers are objects of the tensors, without a key for rows, for every model.
         route = PlainRoute("", "", read_generate, lambda spec: True)
         parts.plain_routes[prefix + "/generate"] = route
     add_model_route(app, "/generate_stream", generate, "stream", post=GENERATE_STREAM)

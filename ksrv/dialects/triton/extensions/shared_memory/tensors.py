@@ -126,6 +126,7 @@ class CallerMemory:
             raise _named(owner, error) from None
         if datatype == "BYTES":
             try:
+                # None: without a list of sizes, each element in the region has its length before it.
                 return bytes_tensor.read(received, count, None, is_image, name)
             except bytes_tensor.ElementsError as error:
                 raise InvalidRequest(str(error)) from None

@@ -26,6 +26,9 @@ def call(
         decoupled: Whether any number of responses may arrive.
         caller: The batch that the call works for, or None.
 
+    Returns:
+        The response, or if `decoupled` the iterator over the responses. A failed call is a response with an error.
+
     Raises:
         TritonModelException: The model is being initialized or finalized.
     """
@@ -68,9 +71,9 @@ def _response(answer: InferResponse) -> InferenceResponse:
 class ResponseIterator:
     """The responses to one call, in the order in which they arrive.
 
-    It is an `AnswerSink` of the call, and any thread may add responses. The calling model iterates over them, and may
-    do so again once all have arrived. If the called model reported its end after its last response, the last item is a
-    response without outputs.
+    The thread that gets a response adds it (`keep`, `end`). The calling model iterates over them, and may do so again
+    once all have arrived. If the called model reported its end after its last response, the last item is a response
+    without outputs.
     """
 
     def __init__(self) -> None:

@@ -1,7 +1,6 @@
 """The model that this handler process runs, for the functions of `triton_python_backend_utils`."""
 
-import threading
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from ksrv.handlers.diagnostics.metrics import Emit
 from ksrv.handlers.models import Submit
@@ -22,7 +21,6 @@ class RunningModel:
     emit: Emit
     submit: Submit
     may_call: bool = False
-    lock: threading.Lock = field(default_factory=threading.Lock)
 
 
 _running: list[RunningModel] = []

@@ -76,6 +76,7 @@ def _ask(action: str, parameters: Mapping[str, Parameter]) -> bool:
             f"Failed to {action}: the server is asked from execute() alone, not from initialize() or finalize()"
         )
     try:
+        # None: the call belongs to no batch, so it has neither a batch's deadline nor its ids.
         answer = model.submit(InferRequest(SERVER, parameters=parameters), None).wait()
     except KsrvError as error:
         raise TritonModelException(f"Failed to {action}: {error.message}") from None

@@ -201,7 +201,7 @@ class _Capsule:
         return self._capsule
 
     def __dlpack_device__(self) -> tuple[int, int]:
-        return _CPU
+        return _CPU  # a capsule does not say it in Python; numpy refuses a capsule of a GPU when it opens it
 
 
 _NOT_CONTIGUOUS = "DLPack tensor is not contiguous. Only contiguous DLPack tensors that are stored in C-Order are supported."
