@@ -92,12 +92,12 @@ class OpenConnections {
     uint32_t count() const noexcept { return count_.load(std::memory_order_relaxed); }
 
   private:
-    static constexpr uint32_t MOST_GENERATIONS = 0x3fffffff;
+    static constexpr uint32_t MOST_GENERATIONS = 0x3fffffff;  // then from 0 again; a tag has 32 bits for a generation
 
     std::mutex mutex_;
-    std::vector<Connection *> by_slot_;
-    std::vector<uint32_t> free_;      // free slots
-    uint32_t generations_ = 0;
+    std::vector<Connection *> by_slot_;  // null in a free slot; its size is constant after `reserve`
+    std::vector<uint32_t> free_;         // free slots
+    uint32_t generations_ = 0;           // the generation of the latest connection
     std::atomic<uint32_t> count_{0};
 };
 

@@ -42,7 +42,8 @@ class Payload final : public http2::Keeper {
         return made;
     }
 
-    // Charges the bytes to the budget. False if it has no room for them; small messages are always allowed.
+    // Charges the bytes to the budget until `destroy`. False if it has no room for them; small messages are always
+    // allowed.
     bool count(MemoryBudget *its) noexcept {
         if (size > SMALL) {
             room = its->reserve_answer(size);
@@ -65,6 +66,7 @@ class Payload final : public http2::Keeper {
         add(to, length);
     }
 
+    // Appends a part without a copy. The bytes must live as long as the payload: see `owner`.
     void add(const void *data, size_t length) noexcept {
         if (length == 0) return;
         parts()[count_].iov_base = const_cast<void *>(data);
@@ -81,7 +83,8 @@ class Payload final : public http2::Keeper {
         for (int i = 0; i < 4; ++i) out[1 + i] = static_cast<unsigned char>(length >> (24 - 8 * i));
     }
 
-    // Replaces the prefix that `close` wrote: the parts are the first of several messages, and all further messages.
+    // For several messages in one payload, after `close`: the parts are the first message, and all further messages
+    // with their prefixes. `close` wrote the length of all of them; `made` is the prefix of the first message alone.
     void set_prefix(const char *made) noexcept { memcpy(prefix(), made, PREFIX); }
 
     // Appends the next `length` bytes to `out`. False if memory is short.
@@ -115,9 +118,9 @@ class Payload final : public http2::Keeper {
         free(this);
     }
 
-    Payload *next = nullptr;
+    Payload *next = nullptr;  // in the call's PayloadQueue, later in PendingDecrefs
     void *owner = nullptr;  // the Python object that owns the parts, or null
-    MemoryBudget *budget = nullptr;
+    MemoryBudget *budget = nullptr;      // set by `count`: it has `counted` bytes of this payload, counted as `room`
     uint64_t counted = 0;
     AnswerRoom room = AnswerRoom::none;
     size_t size = 0, taken = 0;  // all bytes, and the bytes that `take` has moved; including the prefix

@@ -62,6 +62,8 @@ void Server::make_room() noexcept {
 // Closes the connection that has been without a call for longest, so that idle connections do not lock out clients.
 // False if all are in use.
 bool Server::recycle_idle() noexcept {
+    // `idle_since_ns` of the last connection that was asked to close. If it did not, because another thread owns it or
+    // it has a new call, the next connection after it is tried.
     uint64_t tried = 0;
     for (int i = 0; i < RECYCLE_TRIES && !has_room(); ++i) {
         Connection *oldest = connections.with_most([tried](const Connection &connection) {
@@ -211,9 +213,9 @@ Call *Server::next_to_run(int *reasons) noexcept {
 size_t Server::take_fast_calls(Call *first, Call **out, size_t room) noexcept {
     const ModelSignature *signature = first->fast->signature;
     const auto joins = [signature](Call *next) {
-        int alone = RUN_READY;  // the only reason to run it
+        int only_ready = RUN_READY;  // a call with a further reason, such as RUN_ENDED, stays in the queue
         return next->fast && next->fast->signature == signature &&
-               next->run.compare_exchange_strong(alone, 0, std::memory_order_acq_rel);
+               next->run.compare_exchange_strong(only_ready, 0, std::memory_order_acq_rel);
     };
     size_t count = 0;
     while (count < room && (out[count] = to_run_.pop_if(joins))) ++count;
@@ -222,7 +224,7 @@ size_t Server::take_fast_calls(Call *first, Call **out, size_t room) noexcept {
 
 void Server::send_later(Connection *connection) noexcept {
     if (!loop_->gathers()) {
-        connection->post(0);
+        connection->post(0);  // no event: only has its owner send what waits
     } else if (!connection->deferred.exchange(true, std::memory_order_acq_rel)) {
         connection->retain();
         deferred_.push(connection);

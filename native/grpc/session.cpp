@@ -176,7 +176,7 @@ bool Session::spend(uint64_t cost) noexcept {
 int Session::on_begin_headers(NgSession *session, const FrameHead *frame, void *user) {
     Session *self = self_of(user);
     self->list_bytes_ = 0;
-    if (self->stream_of(frame->stream_id)) {  // trailers
+    if (self->stream_of(frame->stream_id)) {  // trailers, for which `on_begin_frame` charged a new stream: refund
         self->allowance_ = std::min(ALLOWANCE, self->allowance_ + REFUSED_STREAM_COST);
         return 0;
     }
@@ -283,7 +283,7 @@ int Session::on_sent(NgSession *, const FrameHead *frame, void *user) {
         const uint32_t error = reinterpret_cast<const ResetFrame *>(frame)->error;
         const bool fault = error == PROTOCOL_ERROR || error == FLOW_CONTROL_ERROR || error == STREAM_CLOSED ||
                            error == FRAME_SIZE_ERROR;
-        if (fault) self->spend(REFUSED_STREAM_COST);
+        if (fault) self->spend(REFUSED_STREAM_COST);  // if it is used up, `receive` closes the connection
         // The peer may have sent a reset of the same stream before it gets this reset.
         if (error == REFUSED_STREAM || error == CANCEL) self->forgive_resets(1);
     }

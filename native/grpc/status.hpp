@@ -25,7 +25,7 @@ enum Status : int {
 
 struct Fault {
     ServerCounter counter;  // counts the fault; or NOT_COUNTED
-    int status;         // of gRPC; from HTTP_STATUS on an HTTP status, for a request that is not gRPC
+    int status;         // of gRPC; from HTTP_STATUS (call.hpp) on an HTTP status, for a request that is not gRPC
     bool may_be_retried;
     const char *text;   // a printf format, whose arguments are doubles: `Streams::refuse` passes any number as a double
 };

@@ -238,6 +238,8 @@ void Streams::end_message(Call *call) noexcept {
 // runs it itself. False if Python must read the message.
 bool Streams::submit_fast(Call *call) noexcept {
     const std::shared_ptr<const RouteTable> routes = server_.routes.get();
+    // The queue gives the message's bytes back to the process's budget, so they must be counted there. A test may have
+    // another budget.
     if (!routes || server_.budget != &process_budget() || call->messages[0].compressed ||
         !call->admitted.load(std::memory_order_acquire))
         return false;
@@ -326,7 +328,7 @@ void Streams::closed(Call *call, uint32_t error) noexcept {
     const bool has_head = call->receiving != Receiving::head;
     if (!has_head && error == http2::ENHANCE_YOUR_CALM) server_.count(ServerCounter::too_large);  // far above the limit
     if (server_.config.log && (has_head || error == http2::PROTOCOL_ERROR)) record(call);
-    if (!call->counts_as_open()) stop_receiving(call);
+    if (!call->counts_as_open()) stop_receiving(call);  // a call that Python has counts as open until it is freed
     (call->links.previous ? call->links.previous->links.next : newest_) = call->links.next;
     if (call->links.next) call->links.next->links.previous = call->links.previous;
     call->stream = -1;

@@ -59,6 +59,8 @@ class ChunkDecoder {
     uint64_t most_bytes = UINT64_MAX;
 
   private:
+    // From `trailer` on, a byte counts for the trailer section, except in `ended`. States from `name_start` to `blank`
+    // are of extensions (`step_extension`).
     enum class State : uint8_t {
         size, name_start, name, value_start, value, quoted, escaped, quoted_end, blank, size_lf,
         contents, contents_cr, contents_lf, trailer, trailer_name, trailer_value, trailer_lf, end_lf,
@@ -77,7 +79,7 @@ class ChunkDecoder {
     uint64_t left_ = 0;       // of the chunk
     uint64_t announced_ = 0;
     size_t chunks_ = 0, most_chunks_ = 0;
-    size_t line_ = 0;         // bytes of the current line
+    size_t line_ = 0;         // bytes of the current line, which may be the CR LF after a chunk
     size_t trailers_ = 0;     // bytes of the trailer section
     bool named_ = false;      // the extension before a blank may still get a value
     unsigned char shown_[SHOWN];

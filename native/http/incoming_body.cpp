@@ -1,4 +1,8 @@
 // Receives bodies: `begin` leases the block; `receive` fills it, with a known length or in chunks.
+//
+// `Block::unwritten` keeps a block out of the pool: the pages of a pooled block are taken to be in memory
+// (`prereserved`), but a new block has only the pages that were written. For a new block it is true until a body of
+// known length is complete, and for a chunked body that fills less than half of its block.
 
 #include "http/incoming_body.hpp"
 

@@ -357,7 +357,8 @@ Verdict refuse_head(Head *head, HeadFault fault) noexcept {
 
 // Checks a head in parts: `begin` for the request line, `field` for each field, `end`. The caller stops at a fault.
 // `native_` becomes false at anything that is valid, but that the native server does not handle: the head is then for
-// the app.
+// the app. The caller reports such bytes itself with `leave_to_app`, which has a separate flag, because it may be
+// called before `begin` sets `native_`.
 class HeadReader {
   public:
     HeadReader(const unsigned char *data, const HeadLimits &limits, Head *head) noexcept
@@ -564,8 +565,10 @@ class HeadReader {
     const HeadLimits &limits_;
     Head &head_;
     Route route_ = Route::none;
-    size_t count_ = 0;
-    unsigned seen_ = 0;
+    size_t count_ = 0;    // fields
+    unsigned seen_ = 0;   // bits of `Once`
+    // The native server can handle it; `leave_to_app` was called; Content-Type is of an upload; Connection has "close"
+    // (or the method is CONNECT), or "keep-alive".
     bool native_ = false, app_ = false, upload_ = false, close_ = false, keep_ = false;
 };
 

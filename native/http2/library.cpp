@@ -37,6 +37,7 @@ bool load() noexcept {
     if (!info || info->version_num < OLDEST) return false;
     nghttp2.version = info->version_num;
     nghttp2.version_text = info->version_str;
+    // Older releases lack these functions, so the results are ignored: a missing function stays null.
     find(from, "nghttp2_option_set_stream_reset_rate_limit", &nghttp2.option_set_stream_reset_rate_limit);
     find(from, "nghttp2_option_set_glitch_rate_limit", &nghttp2.option_set_glitch_rate_limit);
     return true;

@@ -114,6 +114,10 @@ int orientation(ByteView exif) noexcept {
 
 // ---- readers for each format ----------------------------------------------------------------
 
+// `pixel_bytes` bounds the peak memory of cv2, which tests/unit/native/images/test_image_header.py measures. It is a
+// number of samples per pixel (4, if the header does not determine the channels) times the bytes of a sample, times the
+// copies that exist at once. A JPEG with several scans has its coefficients, of 2 bytes, instead of a second copy.
+
 // JPEG markers (ITU-T T.81 table B.1).
 constexpr std::uint32_t JPEG_LS = 0xF7, START_OF_SCAN = 0xDA, END_OF_IMAGE = 0xD9, APP1_EXIF = 0xE1;
 

@@ -180,6 +180,7 @@ bool has_inputs(const ModelSignature &signature, const FastRequestLayout &layout
     return layout.rows > 0 && (!signature.lengths || layout.row_length > 0);
 }
 
+// The number after the bucket, which FIRST_LENGTH_KEY explains, is 0 for requests of the fast path.
 std::uint64_t batch_key_of(const ModelSignature &signature, const FastRequestLayout &layout) noexcept {
     return signature.lengths ? FIRST_LENGTH_KEY + 4 * signature.lengths->bucket(layout.row_length) : 0;
 }
@@ -257,7 +258,7 @@ bool copy_inputs(const ModelSignature &signature, const FastRequestLayout &layou
     if (layout.plain) return copy_plain_inputs(signature, layout, body);
     for (std::size_t i = 0; i < signature.inputs.size(); ++i) {
         const CopiedValues &values = layout.copied[i];
-        if (!values.numbers) {
+        if (!values.numbers) {  // copies nothing if the input is used in place, because begin equals end
             std::memcpy(body + layout.offsets[i], body + values.begin, values.end - values.begin);
             continue;
         }

@@ -11,7 +11,8 @@ namespace ksrv {
 
 namespace {
 
-// Walks a body. Functions return false for what is left to Python.
+// Walks a body of either form (plain_request.hpp). Functions return false for what is left to Python. An object of
+// whole inputs is walked as a single row with the number 0.
 class PlainBody {
   public:
     PlainBody(const PlainForm &form, const ModelSignature &signature, const unsigned char *body, std::size_t length) noexcept
@@ -23,8 +24,8 @@ class PlainBody {
     // Calls `value(input, row)` with the cursor at each value of an input. It moves the cursor past the value.
     template <class Value> bool walk(Value value) noexcept {
         if (c_.end == c_.at || c_.end[-1] != '}') return false;
-        bool found = form_.rows.empty();
-        rows_ = found;
+        bool found = form_.rows.empty();  // whether the key of the rows was found, or the form has none
+        rows_ = found;                    // 1 for an object of whole inputs; `instance` counts the rows of a list
         const bool walked = found ? row(value, 0) : object([&](std::string_view key) noexcept {
             if (key == form_.rows) {
                 if (found) return false;
@@ -45,7 +46,7 @@ class PlainBody {
         return at != nullptr;
     }
 
-    // Moves past a value that the second walk checks.
+    // Moves past a value that the second walk checks. The 2 levels around it are the body and its list of rows.
     bool skip() noexcept {
         if (*c_.at == '[') return json::skip_array(c_, 2, signature_.limits.depth) == json::OK;
         while (c_.at != c_.end && !std::memchr(",]} \n\r\t", *c_.at, 7)) ++c_.at;
@@ -83,7 +84,8 @@ class PlainBody {
         });
     }
 
-    // An object with the inputs of a row, or with whole inputs.
+    // An object with the inputs of a row, or with whole inputs. All rows must have the same inputs. The key "b64" marks
+    // base64, which only Python decodes.
     template <class Value> bool row(Value &value, std::uint64_t number) noexcept {
         unsigned given = 0;
         const bool walked = object([&](std::string_view key) noexcept {
@@ -110,8 +112,8 @@ class PlainBody {
     const ModelSignature &signature_;
     json::Cursor c_;
     std::uint64_t rows_ = 0;
-    unsigned given_ = 0;  // by the first row
-    bool named_ = false;
+    unsigned given_ = 0;  // by the first row: a bit for each input
+    bool named_ = false;  // the first row is an object
 };
 
 // Takes the shape of a row, to which `shape` adds the dimension of rows. A row may have fewer dimensions than declared
@@ -152,6 +154,7 @@ bool take_whole(const InputSignature &declared, std::size_t input, std::int64_t 
 
 bool read_plain_request(const PlainForm &form, const ModelSignature &signature, const unsigned char *body,
                         std::size_t length, FastRequestLayout *layout) noexcept {
+    // An object of inputs gets an object of outputs, which needs `has_fields`.
     if (length > signature.json_limit || (form.rows.empty() && !signature.has_fields)) return false;
     PlainBody walked(form, signature, body, length);
     const bool good = walked.walk([&](std::size_t input, std::uint64_t row) noexcept {
@@ -161,6 +164,8 @@ bool read_plain_request(const PlainForm &form, const ModelSignature &signature, 
         NestedShape found;
         if (!walked.move_to(read_nested(walked.at(), walked.end(), declared.datatype, nullptr, 0, &found))) return false;
         if (found.rank >= signature.limits.depth) return false;
+        // The value's own shape, after room for further dimensions: `take_whole` writes missing dimensions before it,
+        // and `take_row` has the dimension of rows there, which is not read.
         std::int64_t shape[2 * MAX_RANK + 1];
         std::int64_t *const own = shape + MAX_RANK + 1;
         std::copy_n(found.sizes, found.rank, own);

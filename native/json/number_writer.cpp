@@ -10,7 +10,8 @@ namespace ksrv {
 namespace {
 
 // How large and how small a number may be to be written without an exponent: as the position of its first digit,
-// counted from the point. 1 is the last digit before the point; 0 and negative positions are after it.
+// counted from the point. 1 is the last digit before the point; 0 and negative positions are after it. The bounds are
+// orjson's.
 template <class T> struct Plain;
 template <> struct Plain<float> {
     static constexpr int most = 13, least = -6;

@@ -183,7 +183,7 @@ bool BufferPool::lend(Block *block) noexcept {
 
 Block *BufferPool::adopt(int fd, std::size_t nbytes, AdoptError *error) noexcept {
     Block *block = new (std::nothrow) Block;
-    *error = ADOPT_MAP;
+    *error = ADOPT_MAP;  // also if memory for the block's head is short
     if (block == nullptr) return nullptr;
     block->generation = generation_.load(std::memory_order_relaxed);
     *error = nbytes > BLOCK_LIMIT ? ADOPT_SIZE : memfd_adopt(block, fd, nbytes);

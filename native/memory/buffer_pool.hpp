@@ -44,7 +44,8 @@ struct Block {
     int fd = -1;
     int backend = BACKEND_HEAP;
     bool pooled_before = false;  // the pages are already in memory
-    bool unwritten = false;      // a holder has given pages back to the system, so that it must not be pooled
+    // Pages may be missing, because they were never written or a holder gave them back to the system: not pooled.
+    bool unwritten = false;
     bool lent = false;           // another process may have it mapped, so that it must not be pooled
     std::atomic<bool> pinned{false};
     std::uint64_t generation = 0;  // of the pool when the block was made; changes with a fork

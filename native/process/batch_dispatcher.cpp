@@ -145,13 +145,13 @@ Served RingDispatcher::serve(const DispatchTerms &terms) noexcept {
                 if (taken == TAKE_NUDGED) return Served::nudged;
             }
             const Way way = dispatch(count, false);
-            if (way == Way::plans && pending_ == 0) {
+            if (way == Way::plans && pending_ == 0) {  // once for a batch: if plans are still missing, Python runs it
                 pending_ = count;
                 return Served::plans;
             }
             pending_ = 0;
             if (way != Way::ring) return give_to_python(count);
-            start(at(put_), now_ns(), terms);
+            start(at(put_), now_ns(), terms);  // the ring was empty, so the handler begins at once
         }
         fill(terms);
         const std::uint64_t first = landed_ + 1;
@@ -193,8 +193,8 @@ RingDispatcher::Way RingDispatcher::dispatch(std::size_t count, bool ahead) noex
     if (images) {
         // During slow runs a Python thread decodes the next batch. Quick runs must not wait for decoding.
         if (queue_->may_prefetch.load() || (ahead && rows.decode_ns > RUNS_AHEAD_NS)) return Way::python;
-        if (!rows.missing.empty()) return Way::plans;
-        if (!rows.left.empty()) return Way::python;
+        if (!rows.missing.empty()) return Way::plans;  // picture sizes without a resize plan
+        if (!rows.left.empty()) return Way::python;    // pictures that only Python can decode
     }
     const bool small = nbytes <= RING_BATCH_BYTES - first_row;
     Block *const block = small ? nullptr : ring_->lease(nbytes);
@@ -203,16 +203,16 @@ RingDispatcher::Way RingDispatcher::dispatch(std::size_t count, bool ahead) noex
     unsigned char *to[FAST_INPUTS];
     for (std::size_t i = 0; i < inputs; ++i) to[i] = (small ? slot + first_row : block->data) + starts[i];
     rows.write(to);
-    const bool complete = rows.left.empty();
+    const bool complete = rows.left.empty();  // `write` adds pictures that its decoder rejected
     // The process's use of the large slot is counted before this side's reference is released.
     if (!small && complete) ring_->name(large);
     if (!small) process_pool().release(block);
     if (!complete) return Way::python;
 
     RingRun head{};
-    made.requests.swap(taken_);
+    made.requests.swap(taken_);  // both vectors have room for a batch, so that nothing is allocated
     made.requests.resize(count);
-    for (Request *request : made.requests) retain(request);
+    for (Request *request : made.requests) retain(request);  // the queue's reference ends with the request
     const unsigned char *const text_end = write_records(slot + sizeof head, made.requests);
     head.number = number;
     head.rows = made.rows = rows.rows;

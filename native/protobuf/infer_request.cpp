@@ -6,7 +6,8 @@ namespace ksrv::message {
 
 namespace {
 
-// A method for each message type. The .proto file defines the field numbers; the comments name the fields.
+// A method for each message type. The .proto file defines the field numbers; the comments name the fields. `unsure` is
+// set for a message in an unusual form, which the caller re-encodes (infer_request.hpp).
 class Scanner {
   public:
     Scanner(const unsigned char *base, std::size_t size, const Limits &limits,
@@ -260,6 +261,7 @@ std::size_t decode_contents(Datatype datatype, const unsigned char *p, std::size
     with_number(datatype, [&](auto zero) {
         using Item = decltype(zero);
         if constexpr (std::is_integral_v<Item>) {
+            // The type of the field: InferTensorContents has 32-bit fields for all integers of fewer than 64 bits.
             using Narrow = std::conditional_t<std::is_signed_v<Item>, std::int32_t, std::uint32_t>;
             using Whole = std::conditional_t<sizeof(Item) == 8, Item, Narrow>;
             using Wire = std::conditional_t<std::is_same_v<Item, bool>, bool, Whole>;

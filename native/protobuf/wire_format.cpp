@@ -9,7 +9,7 @@ bool Cursor::skip(std::uint64_t field, unsigned type) noexcept {
         std::uint64_t value;
         unsigned length;
         Span ignored;
-        bool odd;
+        bool odd;  // ignored: a message with an unknown field is odd already
         switch (type) {
         case VARINT:
             if (!varint(&value, &length)) return false;

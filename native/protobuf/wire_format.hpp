@@ -51,7 +51,8 @@ class Cursor {
         return false;
     }
 
-    // Reads a field's number and wire type. Sets `*odd` for an encoding that no encoder uses.
+    // Reads a field's number and wire type. Sets `*odd` if the field is unknown to the messages here, or if no encoder
+    // writes it in this form.
     bool tag(std::uint64_t *field, unsigned *type, bool *odd) noexcept {
         std::uint64_t value;
         unsigned length;
@@ -62,7 +63,7 @@ class Cursor {
         return true;
     }
 
-    // Reads the bytes of a length-delimited field.
+    // Reads the bytes of a length-delimited field. Sets `*odd` if the length is written with more bytes than it needs.
     bool span(Span *found, bool *odd) noexcept {
         std::uint64_t value;
         unsigned length;

@@ -96,7 +96,7 @@ Take Queue::take(std::size_t slot, Request **out, std::size_t room, std::size_t 
     if (prefetching_) prefetcher_.notify_one();  // it must close its open batch for this instance
     for (;;) {
         std::int64_t wake = NEVER;
-        if (!slots_[slot].claimed) {
+        if (!slots_[slot].claimed) {  // otherwise another thread runs a request on this instance
             const Take taken = try_take(slot, out, room, count, max_rows, delay_ns, &wake);
             if (taken != TAKE_NOTHING) {
                 --idle_;

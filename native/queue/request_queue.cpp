@@ -356,6 +356,8 @@ std::int64_t Queue::expire(std::int64_t now) noexcept {
             end(request, STATE_EXPIRED, now);
             counters[running ? COUNT_EXPIRED_RUNNING : COUNT_EXPIRED_QUEUED].fetch_add(
                 request->counted ? 1 : 0, std::memory_order_relaxed);
+            // Each request in the list `ended` has a reference. It is the queue's reference, unless a batch still needs
+            // that: then another reference is taken.
             if (request->in_hand) {
                 retain(request);
             } else {

@@ -46,6 +46,7 @@ void Listeners::accept_enabled(bool enabled) noexcept {
 
 void Listeners::accept_some(uint16_t listener) noexcept {
     use([&] {
+        // If other processes accept, only one connection, so that the next is offered to another process.
         accept_from(listener, shared_ ? 1 : ACCEPTS, true);
         if (shared_) requeue(listener);
     });

@@ -8,6 +8,7 @@ void PythonTurn::serve(int index) noexcept {
     uint64_t since = 0;  // when the first visit began
     for (bool worked = true; worked && work_->wants_python();) {
         int serving = serving_.load();
+        // Another thread is in Python, and its request is not stuck.
         if (serving != NOBODY && !late(request_since_ns_.load(), STUCK_NS)) return;
         if (threads_ > 1 && away_.load() + 1 >= threads_) return;  // this thread is the last at the sockets
         const uint64_t now = unsigned_now_ns();
@@ -27,6 +28,8 @@ void PythonTurn::serve(int index) noexcept {
 // `since`: when the thread left the sockets. It stays the same for consecutive visits.
 bool PythonTurn::visit(int index, uint64_t since) noexcept {
     visit_since_ns_.store(since);
+    // Stored before `watcher_rests_` is read. `follow` sets that flag and then reads `in_python_`, so one of the two
+    // threads sees the other, and the watcher does not sleep through this visit.
     in_python_.store(index);
     if (watcher_rests_.load()) {
         std::lock_guard<std::mutex> guard(mutex_);

@@ -208,7 +208,7 @@ bool AnswerSender::finish(Connection *connection, uint64_t now) noexcept {
         linger(connection, now);
         return false;
     }
-    connection->requests_left -= connection->requests_left != UINT64_MAX;
+    connection->requests_left -= connection->requests_left != UINT64_MAX;  // UINT64_MAX: unlimited
     connection->consume(connection->message_end);
     connection->shrink();
     connection->reset_message();

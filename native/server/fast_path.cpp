@@ -22,6 +22,7 @@ void free_fast_request(Request *freed) noexcept {
     request->signature->release();
     request->~FastRequest();
     free(request);
+    // Last, because the server, which owns the sender, may be deleted once no request is open.
     if (sender) sender->open_fast_requests.fetch_sub(1, std::memory_order_release);
 }
 
@@ -70,7 +71,7 @@ bool extend_body(const ModelSignature &signature, const FastRequestLayout &layou
                  std::size_t length, Block **block, std::uint64_t *counted) noexcept {
     const std::size_t more = layout.length - length;
     if (length > signature.json_limit) return false;
-    if (!process_budget().reserve(more, true)) return false;
+    if (!process_budget().reserve(more, true)) return false;  // true: as a small request
     if (Block *made = process_pool().lease(offset + layout.length, BACKEND_HEAP)) {
         unsigned char *const contents = made->data + offset;
         memcpy(contents, (*block)->data + offset, length);

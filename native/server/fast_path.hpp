@@ -21,6 +21,7 @@ struct ReplyPart;
 struct FastAnswers {
     // Whether an answer with these rows can be written without Python.
     bool (*fits)(const FastRequest &request, const ReplyPart *parts, int part_count, std::int64_t row) noexcept;
+    // Sends the rows that begin at `row`. `alone`: the outputs have only this request's rows, and keep their shapes.
     void (*send)(FastRequest *request, const ReplyPart *parts, int part_count, std::int64_t row, bool alone) noexcept;
     void (*fail)(FastRequest *request) noexcept;   // without a reason
     void (*ended)(FastRequest *request) noexcept;  // it expired or was cancelled
@@ -67,7 +68,8 @@ void set_deadline(FastRequest *request, std::uint64_t now, std::uint64_t wanted_
 FastRequest *make_fast_request(Connection *connection, ModelSignature *signature, const PlainForm *plain,
                                AnswerSender *sender, std::uint64_t now) noexcept;
 
-// Frees the request, and returns its block to the message, which is then left to Python.
+// Frees the request, and returns its block to the message, which is then left to Python. Returns the message's turn:
+// a caller in Python passes the message on with it; an I/O thread ignores it, and queues the message with a new turn.
 Turn undo_fast_request(FastRequest *request) noexcept;
 
 // Answers 500, unless the request was answered before.

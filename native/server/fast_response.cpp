@@ -27,6 +27,9 @@ bool are_declared(const ModelSignature &signature, const ReplyPart *parts, int p
     return true;
 }
 
+// In this file, the answer to a request has the rows from `row` on of `parts`, the outputs of its batch. `alone`: the
+// outputs have only this request's rows, and keep their shapes.
+
 namespace {
 
 constexpr std::size_t FAST_RESPONSE_FIELDS_BYTES = 1024;  // limit for the header fields of an answer
@@ -133,6 +136,7 @@ bool fits_fast_response(const FastRequest &request, const ReplyPart *parts, int 
     const FastRequestLayout &layout = request.layout;
     if (!are_declared(signature, parts, part_count)) return false;
     const std::int64_t rows = static_cast<std::int64_t>(request.rows);
+    // 512: more than the fixed texts of an answer.
     std::size_t bytes = 512 + signature.model.size() + signature.version.size() + layout.id_length;
     std::size_t tensors = 0;
     const int count = layout.wanted_count ? layout.wanted_count : part_count;
@@ -148,6 +152,7 @@ bool fits_fast_response(const FastRequest &request, const ReplyPart *parts, int 
         const std::uint64_t values = values_of(part, rows);
         const std::size_t width = json_value_bytes(part.type);
         if (width == 0) return false;  // JSON cannot represent the datatype
+        // Python writes NaN as a literal for this model, but `put_numbers` writes null.
         if (signature.nan_literals && !all_finite(part.type, part.data + row * part.row_bytes, values))
             return false;
         bytes += values * width;
@@ -227,8 +232,7 @@ bool put_json(TextWriter &body, const FastRequest &request, const ReplyPart *par
     return good;
 }
 
-// Answers with the rows of a batch that begin at `row`. `alone`: the outputs have only this request's rows, and keep
-// their shapes.
+// Answers one request of a batch.
 void send_fast_response(FastRequest *request, const ReplyPart *parts, int part_count, std::int64_t row,
                  bool alone, const ReplyStage *stages, int stage_count) noexcept {
     if (request->answers) {
@@ -296,6 +300,7 @@ bool answer_batch(Queue *queue, Sums *sums, Request **requests, std::size_t coun
         row += request.rows;
     }
 
+    // All answers fit: from here on the batch is answered here, and not by Python.
     // `finish` marks in `won` the requests that had not ended yet. This thread must answer these.
     queue->finish(requests, count, won);
     // Count before sending, because a client that has its answer may read the statistics.

@@ -28,7 +28,8 @@ void RowWriter::add(const FastRequest &request) {
     row_length = std::max(row_length, request.layout.row_length);
 }
 
-// Adds a job for an image whose size has a plan. Otherwise Python must decode the image.
+// Adds a job for an image whose size has a plan with coefficients. Otherwise Python must decode the image. An image
+// that EXIF's orientation turns has no plan, because turning needs the whole picture.
 void RowWriter::plan_image(const ImagePlace &where) {
     const RowSource &from = source(where.request, where.input);
     const EncodedImage &image = from.images[where.number];

@@ -69,6 +69,8 @@ bool HttpConnections::is_admitted(Connection *connection) noexcept {
     return connection->admitted;
 }
 
+// Remembers only "SCHEME TOKEN" with one blank. Otherwise one token with different numbers of blanks could fill the
+// list, which has few entries and never loses one.
 void HttpConnections::remember_caller(const Connection *connection) noexcept {
     const Span &value = connection->head.authorization;
     const unsigned char *const begin = connection->buffer + value.offset, *const end = begin + value.length;
@@ -103,7 +105,7 @@ void HttpConnections::arm(Connection *connection, uint64_t now) noexcept {
     case Phase::awaiting_memory:  // the sweep used an earlier deadline
         arm_for_sweep(connection);
         return;
-    case Phase::run:
+    case Phase::run:  // a connection is never armed in these phases
     case Phase::free:
         drop(connection);
         return;

@@ -3,8 +3,9 @@
 // Strategy: `arm` gives a connection to epoll, with a deadline by its phase. From then on the caller does not own it,
 // and http/connection.hpp says how threads claim it. The owner closes it with `drop`, on any thread.
 //
-// Owned by the HTTP server. All functions except `of`, `look` and the counters are for the owner of a connection.
-// Shared data is atomic; the table and `known_callers` have separate locks.
+// Owned by the HTTP server. A function that gets a connection is for the connection's owner, except `mute`. Any thread
+// may call the other functions, except `close_all`. Shared data is atomic; the table and `known_callers` have separate
+// locks.
 
 #pragma once
 

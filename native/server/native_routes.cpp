@@ -75,7 +75,7 @@ bool NativeRoutes::submit_fast_request(Connection *connection, const ModelRoute 
     if (!request) return false;
     if (route.signature->recorded.chooses()) {
         connection->sampled = true;
-        undo_fast_request(request);
+        undo_fast_request(request);  // the returned turn is not needed: `queue_to_run` begins a turn
         return false;
     }
     counts_->count(ServerCounter::fast_path);
@@ -85,6 +85,7 @@ bool NativeRoutes::submit_fast_request(Connection *connection, const ModelRoute 
         queue_to_run(connection);
         return true;
     }
+    // Watched before the push, because another thread may answer the request right after it.
     connections_->disconnects.watch(connection, request);
     if (route.queue->push(request) == PUSH_OK) {
         release(request);

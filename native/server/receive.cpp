@@ -24,7 +24,7 @@ constexpr unsigned char GO_AWAY[] = {0, 0, 0, 4, 0, 0, 0, 0, 0,                 
 // rest has not arrived.
 Preface look_for_preface(Connection *connection) noexcept {
     if (!connection->filled || connection->buffer[0] != HTTP2_PREFACE[0]) return Preface::none;
-    if (connection->out.sent != 0) return Preface::none;
+    if (connection->out.sent != 0) return Preface::none;  // an answer was sent, so these are not the first bytes
     const size_t length = std::min(connection->filled, HTTP2_PREFACE_BYTES);
     if (memcmp(connection->buffer, HTTP2_PREFACE, length) != 0) {
         if (connection->searched < HTTP2_PREFACE_BYTES) connection->searched = 0;
@@ -243,6 +243,8 @@ void HttpServer::retry_memory(Connection *connection, uint64_t now) noexcept {
         if (start_body(connection, now)) advance(connection, now);
         return;
     }
+    // A chunked body asks for a byte more than it has. It may have counted bytes that did not arrive yet, and `count`
+    // for the received bytes would then be true without asking the budget.
     if (!connection->body.count(connection->head, connection->head.chunked ? 1 : 0)) {
         follow_body(connection, BodyProgress::no_room, now);
         return;

@@ -113,7 +113,7 @@ void start_decoder(Decompressor &decompressor, const JpegJob &job) noexcept {
     state->buffered_image = FALSE;
     jpeg_start_decompress(state);  // reads all scans of a progressive file
     if (lacks_coefficients(*state)) leave(reinterpret_cast<j_common_ptr>(state));
-    if (!job.codes_by_library) decompressor.codes.take_over(state);
+    if (!job.codes_by_library) decompressor.codes.take_over(state);  // if false, the library decodes the codes
     if (state->output_height != job.height || state->output_width != job.width ||
         state->output_components != (job.order == PixelOrder::grey ? 1 : 3))
         leave(reinterpret_cast<j_common_ptr>(state));

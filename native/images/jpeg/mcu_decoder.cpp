@@ -123,7 +123,7 @@ KSRV_INLINE bool McuDecoder::fill_block(const BlockTables &tables, Bits &bits, s
             if (at >= LAST) break;
             block[POSITIONS[at]] = entry.value;
         }
-        if (at >= LAST) {
+        if (at >= LAST) {  // after the last coefficient only zeros are valid: BLOCK_END, or a run of zeros
             if (at == LAST) block[LAST] = entry.value;
             return at == LAST || entry.value == 0;
         }
@@ -197,6 +197,7 @@ void McuDecoder::decode(jpeg_decompress_struct *state, Block **blocks) {
 bool McuDecoder::take_over(jpeg_decompress_struct *state) noexcept {
     const bool is_baseline = !state->progressive_mode && !state->arith_code && !jpeg_has_multiple_scans(state) &&
                              state->Ss == 0 && state->Se == DCTSIZE2 - 1 && state->Ah == 0 && state->Al == 0;
+    // Checked for the process's first picture only: all of the library's decoders are in one library.
     static const bool is_known = is_of_library(reinterpret_cast<void *>(state->entropy->decode_mcu));
     if (!is_known) return false;
     if (!is_baseline || state->blocks_in_MCU < 1 || state->blocks_in_MCU > D_MAX_BLOCKS_IN_MCU) return false;
