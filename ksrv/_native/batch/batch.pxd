@@ -34,8 +34,9 @@ cdef class ExecutorOutputs:
     cdef public object only
     cdef public dict parts
     cdef StageTimes times
-    # Behind the properties `timings`, `failures`, `headers`, `parameters` and `dialect_facts`, in this order. None until
-    # first read, because most are empty (`timings` is then made from `times`).
+    # Behind the properties `timings`, `failures`, `headers`, `parameters` and `dialect_facts`, in
+    # this order. None until first read, because most are empty (`timings` is then made from
+    # `times`).
     cdef dict timings_by_stage, failed, fields, extra, dialect_facts
 
     # Whether the answer has only tensors: no failures, headers, parameters or dialect facts.

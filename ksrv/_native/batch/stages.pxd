@@ -15,7 +15,8 @@ cdef class RunContext:
     cdef StageTimes times         # of the default stages, while `timings_by_stage` is None
     cdef dict timings_by_stage
     cdef object inputs            # the running batch as `ExecutorInputs`, else None
-    cdef object made              # the running batch as handlers see it; None until a stage reads it
+    # The running batch as handlers see it; None until a stage reads it.
+    cdef object made
     cdef object make_batch
     cdef unsigned long thread     # the thread that runs the batch
     # Shared with the threads that the batch has started; None if it started none.

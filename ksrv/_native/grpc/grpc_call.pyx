@@ -251,8 +251,8 @@ cdef class Call:
         """
         cdef bint is_open
         cdef bint prefixed = isinstance(message, PrefixedMessages)
-        # `_payload` writes a prefix for all of its bytes as one message. So the first prefix is left
-        # out here, and put back by `set_prefix`.
+        # `_payload` writes a prefix for all of its bytes as one message. So the first prefix is
+        # left out here, and put back by `set_prefix`.
         cdef Payload *payload = self._payload(memoryview(message)[5:] if prefixed else message)
         if payload == NULL:
             return None

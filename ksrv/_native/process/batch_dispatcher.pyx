@@ -123,8 +123,8 @@ cdef class RingDispatcher:
             or if Python must check its calls to other models.
         """
         cdef Served served
-        # `ProcessRuns.wants_looks`: Python must check calls or unsent messages of the process from time
-        # to time, so the dispatcher returns `Served.message` even if no message has arrived.
+        # `ProcessRuns.wants_looks`: Python must check calls or unsent messages of the process from
+        # time to time, so the dispatcher returns `Served.message` even if no message has arrived.
         self.terms.has_calls = self.ring.batches.wants_looks
         while True:
             with nogil:

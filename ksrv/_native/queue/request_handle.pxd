@@ -15,7 +15,8 @@ cdef class SequenceOrder:
 cdef class NativeHandle:
     cdef CRequest *native      # a counted reference
     cdef object _request       # the Python request; of a fast-path request None until first use
-    cdef public object answer  # the response or the exception; None before, and for fast-path requests
+    # The response or the exception; None before, and for fast-path requests.
+    cdef public object answer
     cdef public object sequence
     cdef list callbacks        # None: no callbacks, or they have been called
     cdef object __weakref__

@@ -299,7 +299,8 @@ cdef class NativeHandle:
             elif waited == WAIT_TIMEOUT:
                 return False
         if self.native.state.load() != STATE_ANSWERED:
-            ksrv_run_completions()  # it expired or was cancelled: its callbacks may not have run yet
+            # It expired or was cancelled: its callbacks may not have run yet.
+            ksrv_run_completions()
         return True
 
     def cancel(self) -> bool:

@@ -84,8 +84,10 @@ cdef class Queue:
         """
         if handle.native.state.load() != STATE_NEW:
             raise ValueError("a handle is pushed once")
-        Py_INCREF(handle)  # the request's reference to its handle, which the taking batch takes over
-        # A short critical section: releasing the GIL would cost more than it saves. NULL: claim no slot.
+        # The request's reference to its handle, which the taking batch takes over.
+        Py_INCREF(handle)
+        # A short critical section: releasing the GIL would cost more than it saves. NULL: claim no
+        # slot.
         cdef Push pushed = self.queue.push(handle.native, NULL)
         if pushed != PUSH_OK:
             self.queue.refused(pushed)  # count the refusal
@@ -111,7 +113,8 @@ cdef class Queue:
         Py_INCREF(handle)  # as in `push`
         pushed = self.queue.push(handle.native, &slot, caller_blocks)
         if pushed != PUSH_OK:
-            # PUSH_INLINE is not counted as a refusal. The caller has the handle, so no batch takes it.
+            # PUSH_INLINE is not counted as a refusal. The caller has the handle, so no batch takes
+            # it.
             self.queue.refused(pushed)
             Py_DECREF(handle)
         return -1 - <int>slot if pushed == PUSH_INLINE else <int>pushed

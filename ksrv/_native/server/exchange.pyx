@@ -138,8 +138,8 @@ cdef class Exchange:
         body: The received bytes, writable, until the exchange is answered. The first tensor after
             the JSON is aligned.
         announced: The Content-Length. It exceeds the body if the peer broke off.
-        head: The bytes of the head. Of an infer request with the request's id, if the client sent no
-            valid id.
+        head: The bytes of the head. Of an infer request with the request's id, if the client sent
+            no valid id.
         sampled: Whether the request was chosen for recording.
         plain: The number of its path among the paths of plain JSON, from 1; 0 for KServe v2.
     """

@@ -39,8 +39,8 @@ if not cython.compiled:
     from collections.abc import Callable, Sequence
     from typing import Any
 
-# An answer in plain JSON without rows has these fields beside the outputs, so an output with such a name
-# needs Python.
+# An answer in plain JSON without rows has these fields beside the outputs, so an output with such a
+# name needs Python.
 RESERVED_FIELDS: frozenset[str] = frozenset(("id", "model_name", "model_version"))
 
 log: logging.Logger = logging.getLogger(__name__)
@@ -339,8 +339,8 @@ cdef int _declare_input(ModelEndpoint self, tensor, tuple elements, FastImages i
     self.images.append(images)
     self.signature.inputs.push_back(declared)
     tail = tuple(tensor.shape[1:])
-    # As `RowForm`, but without the elements of padding, which `declared` has, and with the length's name
-    # for every input, not only for masks.
+    # As `RowForm`, but without the elements of padding, which `declared` has, and with the length's
+    # name for every input, not only for masks.
     form = (tensor.name, tensor.datatype, tail, b"", b"", self.length)
     # The shape of one row is made here, because most requests have one row.
     self.inputs.append(form if declared.padded else (*form, (1, *tail)))

@@ -6,7 +6,8 @@ from ksrv._native.reactor.event_loop cimport EventLoop
 
 
 cdef class HttpServer:
-    cdef CHttpServer *server  # deleted with this object; leaked while requests in queues refer to it
+    # Deleted with this object; leaked while requests in queues refer to it.
+    cdef CHttpServer *server
     cdef EventLoop loop  # kept alive as long as the server
     cdef object handler  # called with an Exchange for each infer request
     cdef object check  # whether the caller of a head may send its body; None: every caller may

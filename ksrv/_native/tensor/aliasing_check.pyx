@@ -129,7 +129,8 @@ cdef list _proven(list tensors, InputReferences before):
     cdef list objects = []   # the objects of the inputs first
     cdef dict place = {}     # index in `objects`, by `id`
     cdef list expected = []  # references to each object that are accounted for
-    # Arrays whose reference to their base is counted in `expected`: outputs may have bases in common.
+    # Arrays whose reference to their base is counted in `expected`: outputs may have bases in
+    # common.
     cdef set children = set()
     cdef set reached = set()  # the objects that others can reach
     cdef list own
