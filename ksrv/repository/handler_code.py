@@ -169,7 +169,7 @@ class HandlerCode:
             part = Document.of(code.path, keys, lines)
             for key in keys.keys() & REFUSED.keys():
                 part.fail((key,), REFUSED[key])
-            part.convert(ModelKeys, keys)
+            part.convert(ModelKeys, keys)  # only to raise for a wrong key or value
             document.take(part)
         return document
 

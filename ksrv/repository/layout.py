@@ -132,6 +132,8 @@ class Repository:
                 "parameter 'config' is for models with a config.pbtxt, and this model has ksrv's settings "
                 "or is a file"
             )
+        # `scan` has read the model with the configuration that an earlier load call gave, if any. This call replaces
+        # that configuration: by `config`, or by the model's file if `config` is None.
         entries[name] = self._read(found.path, name, config)
         self._formats.check(entries)
         return entries[name]
@@ -176,6 +178,7 @@ class Repository:
                 if not may_be_empty:
                     raise RepositoryError(_nothing_in(path, entries, self._suffixes()))
         if self._model_name is not None:
+            # All models have this name, so `scan` has one entry. Its error is a second model or an invalid name.
             error = next((entry.error for entry in self.scan().values()), None)
             if error:
                 raise RepositoryError(error)

@@ -111,6 +111,8 @@ def _read(
     # Files that a model.yaml names must be in the model's folder. Without a model.yaml, the names are found by listing
     # the folder, and may be links to other folders.
     files = ModelFiles(root if has_file else Path("/"), folders)
+    # Only to raise for wrong keys: `_take_decorated` relies on a mapping whose `handler` is a text. It adds keys to
+    # `value`, which the second conversion then reads.
     document.convert(ModelKeys, value)
     _take_decorated(document, files)
     config = read_settings(document.convert(ModelKeys, value), files, tuple(value))

@@ -140,6 +140,7 @@ class ErrorAnswers:
         failure = report_http(error, req.env)
         # The frames of the traceback refer to the request, which refers to the error: a cycle.
         error.__traceback__ = None
+        # The last argument is True for an unexpected exception: `report_http` has replaced it by a `KsrvError`.
         if not any(form(req, resp, failure, failure is not error) for form in self.forms):
             send_error(resp, failure)
 

@@ -70,6 +70,8 @@ class InferCall(Protocol):
 class StoredCall:
     """An `InferCall` that stores the parts of its answer, and then its outcome, for another thread.
 
+    Subclasses add `read`.
+
     Args:
         notify: Called when a part was stored or the call has ended. It must not block.
 
@@ -227,6 +229,9 @@ def report(
     fields: Mapping[str, str] | None = None,
 ) -> KsrvError:
     """Log and count a failure that is sent to a client.
+
+    Unexpected exceptions are logged. A `KsrvError` is logged only over HTTP, if its status is 500 or higher and it does
+    not ask the client to try again.
 
     Args:
         name: The failed call, for the log: "POST /v2/models/cats/infer".

@@ -247,7 +247,7 @@ class KsrvWorker(Worker):  # type: ignore[misc]
             for name, version, model in reached
         ]
         if known == self._routes and state == self._routes_state:
-            self.http_server.forget_endpoints()
+            self.http_server.forget_endpoints()  # of earlier routes, once no request uses them
             return
         endpoints = {
             id(model): endpoint_for(model, self._fast_path, self._limits) for _, _, model in reached

@@ -33,6 +33,7 @@ def run_joined(model: ModelVersion, requests: Sequence[InferRequest]) -> list[An
             rows, batch_key = model.validator.validate(request)
             handle = QueuedRequest(request, rows, batch_key)
             if sequences is not None:
+                # Makes the request a part of its sequence. No queue takes it: `_run` runs it.
                 sequences.push(handle, lambda _: native.OK)
             handles.append((index, handle))
         except KsrvError as error:
@@ -40,7 +41,7 @@ def run_joined(model: ModelVersion, requests: Sequence[InferRequest]) -> list[An
     for group in _groups(handles, model.spec.max_batch_size):
         for index, answer in _run(model.spec, model.instances[0], group):
             answers[index] = answer
-        if sequences is not None:
+        if sequences is not None:  # a queue would call this when it ends a request
             for _, handle in group:
                 sequences.request_ended(handle)
     return [answer for answer in answers if answer is not None]

@@ -1,7 +1,9 @@
 """A model in this process, for tests: the server's engine with its batching and image rules, without a socket.
 
-with load(Cats) as model:
-assert model.infer({"image": Path("cat.jpg")})["output"].shape == (1, 1000)
+    with load(Cats) as model:
+        assert model.infer({"image": Path("cat.jpg")})["output"].shape == (1, 1000)
+
+Leaving the context closes the model.
 """
 
 import sys
@@ -336,6 +338,7 @@ def _source_of(handler: Handler, name: str | None, settings: Mapping[str, Any]) 
     keys = plain_settings({**settings_of(handler), **settings})
     given = getattr(handler, "__name__", "")
     served_as = name or model_name(file, given if given.isidentifier() else "")
+    # The name of a handler is required. This name is never looked up, because `_GivenRunner` makes the handler.
     keys |= {"handler": "ksrv.testing:load", "executor": "inline", "instances": 1}
     document = Document.of(file, keys, {})
     config = read_model_keys(document, document.convert(ModelKeys, keys), file.parent)

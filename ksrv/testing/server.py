@@ -162,6 +162,11 @@ class Server(ChildServer):
         self._wait_until_ready(timeout, starts=False)
 
     def _wait_until_ready(self, timeout: float, *, starts: bool) -> None:
+        """Wait until the server is ready.
+
+        Args:
+            starts: Whether the server is being started. Then a model that cannot be loaded is a failure at once.
+        """
         deadline = time.monotonic() + timeout
         while True:
             self._fail_if_dead()

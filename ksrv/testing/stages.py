@@ -1,8 +1,10 @@
 """A batch and a context without a server, for tests that call one stage of a handler.
 
-handler = Cats()
-handler.context = context(parameters={"least": 0.5}, batch=batch({"image": array}))
-handler.postprocess(logits)
+    handler = Cats()
+    handler.context = context(parameters={"least": 0.5}, batch=batch({"image": array}))
+    handler.postprocess(logits)
+
+`context` returns a `TestContext`, which stores the values that the handler reports by `metrics`.
 """
 
 from collections.abc import Mapping, Sequence

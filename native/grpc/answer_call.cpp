@@ -177,7 +177,8 @@ void Streams::note_delivered(Call *call) noexcept {
 }
 
 void Streams::end_undelivered() noexcept {
-    // Older calls come later in the list; `previous` leads from the oldest to the newest.
+    // Drops half of the undelivered answers, the oldest first. Older calls come later in the list; `previous` leads
+    // from the oldest to the newest.
     const uint32_t left = counts.undelivered.load(std::memory_order_relaxed) / 2;
     for (Call *call = oldest(); call && counts.undelivered.load(std::memory_order_relaxed) > left;
          call = call->links.previous) {

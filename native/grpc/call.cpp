@@ -1,4 +1,5 @@
-// The functions that threads call to answer a call: write messages, finish, cancel, wait. The connection's owner then sends what changed.
+// The functions that threads call to answer a call: write messages, finish, cancel, wait. The connection's owner then
+// sends what changed.
 
 #include "grpc/call.hpp"
 
@@ -161,6 +162,7 @@ void Call::unwatch() noexcept {
 void Call::watch(Request *request) noexcept {
     {
         std::lock_guard<std::mutex> guard(lock);
+        // The code that answers has finished or cancelled the call itself: the request is not cancelled for it.
         if (watched || (life != Life::open && life != Life::ended)) return;
         if (life == Life::open) {
             ksrv::retain(request);
@@ -168,7 +170,7 @@ void Call::watch(Request *request) noexcept {
             return;
         }
     }
-    ksrv::cancel(request);
+    ksrv::cancel(request);  // the stream was closed before
 }
 
 }  // namespace ksrv::grpc

@@ -200,7 +200,7 @@ class Call {
     std::mutex lock;
     MonotonicCondition changed;
     SmallVector<Message, 1> messages;  // complete, in order
-    bool peer_over = false;  // the client sends nothing more
+    bool peer_over = false;  // the client sends nothing more; only the owner sets it
     Life life = Life::open;
     PayloadQueue out;
     Outcome outcome;

@@ -223,6 +223,7 @@ FastRequest *make_fast_call(Call *call, const RouteTable &routes, uint64_t now) 
     const unsigned char *body = message.block->data + message.offset;
     message::Request found;
     message::Limits limits;
+    // Bounds the inputs, the outputs and the raw tensors, each by itself. `read_message` checks the exact limits.
     limits.inputs = FAST_INPUTS + FAST_OUTPUTS;
     limits.parameters = PARAMETERS;
     if (message::scan(body, message.length, limits, found) != message::OK || found.unsure) return nullptr;
@@ -233,6 +234,7 @@ FastRequest *make_fast_call(Call *call, const RouteTable &routes, uint64_t now) 
     FastRequestLayout layout;
     layout.length = message.length;
     if (!read_message(found, body, *route->signature, &layout)) return nullptr;
+    // `read_message` has planned copies of tensors after the body.
     if (layout.length != message.length &&
         !extend_body(*route->signature, layout, message.offset, message.length, &message.block, &message.counted))
         return nullptr;

@@ -108,7 +108,7 @@ def shared_settings(keys: Any) -> dict[str, Any]:
     if not isinstance(settings.get("batching", JoinPolicy), JoinPolicy | type):
         settings |= {"batching": None, "counts_rows": False}
     if "start_timeout_s" in settings:
-        settings["start_timeout_s"] /= 1000
+        settings["start_timeout_s"] /= 1000  # the key is start_timeout_ms
     if "env" in settings:
         settings["env"] = _environment(settings["env"])
     return settings
@@ -135,6 +135,7 @@ def read_settings(keys: Any, files: ModelFiles, given: tuple[str, ...]) -> Model
         settings.setdefault("sequences", SequenceLimits())
     if not settings.get("counts_rows", True):
         inputs, outputs = tuple(map(whole, inputs)), tuple(map(whole, outputs))
+    # Inputs that are not declared may be in the model file, and may have lengths that the outputs name.
     inputs, outputs = with_lengths(inputs, outputs, complete=bool(inputs))
     fixed = next((spec for spec in inputs if not spec.batched), None)
     batching = settings.get("batching")
@@ -162,6 +163,7 @@ def read_settings(keys: Any, files: ModelFiles, given: tuple[str, ...]) -> Model
         settings |= _calling_settings(keys, settings)
     for name in ("parameters", "pt2", "constants"):
         _check_portable(settings.get(name), (name,))
+    # Only to raise for a wrong form: `ksrv/handlers/compile.py` reads the section again.
     read_plan(settings.get("pt2"))
     settings["version_policy"] = read_version_policy(keys.version_policy)
     return ModelConfig(
@@ -333,7 +335,7 @@ def read_version_policy(policy: Any) -> VersionPolicy:
     if policy is None:
         return VersionPolicy()
     if isinstance(policy, str):
-        return VersionPolicy(latest=0)
+        return VersionPolicy(latest=0)  # "all", the only word that the key takes
     if policy.latest is not None and policy.specific is not None:
         raise Fault(("version_policy",), "latest and specific exclude each other")
     return VersionPolicy(

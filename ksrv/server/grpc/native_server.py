@@ -144,7 +144,7 @@ class NativeGrpcServer:
 
         Args:
             grace: Seconds after which the remaining calls are cut off.
-            replaced: Whether another worker accepts from the same listener.
+            replaced: Whether another worker accepts from the same listener; makes no difference here.
         """
         if self._core is None or self._end is not None:
             return
@@ -195,6 +195,7 @@ class NativeGrpcServer:
             return
         method = self._methods[call.path]
         try:
+            # `_admit` has not run for streams. Calls that change the server are checked here in any case.
             if not call.admitted:
                 self._services.check(method, call)
                 call.admit()

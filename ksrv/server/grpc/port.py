@@ -36,13 +36,13 @@ def reserve(address: Address) -> tuple[Address, socket.socket | None]:
     family, _, _, _, where = socket.getaddrinfo(
         address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
     )[0]
-    with socket.socket(family, socket.SOCK_STREAM) as alone:
-        alone.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        alone.bind(where)
-        alone.listen(1)
-        port = alone.getsockname()[1]
+    with socket.socket(family, socket.SOCK_STREAM) as unshared:
+        unshared.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        unshared.bind(where)
+        unshared.listen(1)
+        port = unshared.getsockname()[1]
     shared = socket.socket(family, socket.SOCK_STREAM)
-    # Without SO_REUSEADDR, or another server could bind the port before a worker listens on it.
+    # SO_REUSEADDR is not set: with it, another server could bind the port before a worker listens on it.
     shared.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
     shared.bind((where[0], port, *where[2:]))
     return replace(address, port=port), shared

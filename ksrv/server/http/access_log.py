@@ -67,6 +67,7 @@ def write_calls(
         proxies: The proxies that may name the client of a call.
     """
     for path, seconds, status, sent, peer, request_id, model, version, lines in records:
+        # A head, whose request line is empty.
         metadata = HeadFields(b"\r\n" + lines + b"\r\n") if lines else {}
         caller = proxies.caller(peer, metadata)
         fields: dict[str, Any] = {

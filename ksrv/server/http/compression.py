@@ -19,6 +19,7 @@ MEMBERS = 65_536
 _INFLATED_STEP = MIB
 _GZIP_MAGIC = b"\x1f\x8b"
 _WINDOW_BITS = {"gzip": 31, "x-gzip": 31, "deflate": 15}
+"""The `wbits` of zlib: 31 for the gzip format, 15 for the zlib format, which HTTP calls deflate (RFC 9110 8.4.1.2)."""
 
 
 def content_encoding(given: str, allowed: bool) -> str:

@@ -49,6 +49,7 @@ class Environs:
             "HTTP_" + name.upper().replace("-", "_"): value
             for name, value in cfg.secure_scheme_headers.items()
         }
+        # gunicorn trusts every peer on a unix socket; its `forwarded_allow_ips` has no word for unix sockets.
         self._trusted = TrustedProxies((*cfg.forwarded_allow_ips, UNIX))
         self._servers = servers
         self._mount = mount

@@ -41,6 +41,9 @@ def _malformed_chunks(fault: str, found: bytes) -> InvalidRequest:
 def received_body(message: AppMessage, most: int, limits: Limits | None = None) -> memoryview:
     """Return the body of a message that the native HTTP server has received.
 
+    `AppMessage.state` is "none" (the message has no body), "whole", "unread" (incomplete, and no more was requested),
+    "cut short" (the client closed before the end), "too long" (chunks exceed the requested size), or "malformed".
+
     Args:
         most: The most bytes of a chunked body.
 
@@ -73,7 +76,7 @@ def received_body(message: AppMessage, most: int, limits: Limits | None = None) 
         raise _malformed_chunks(message.fault, message.fault_at)
     if state == "too long":
         raise body_too_large(message.received, most)
-    if message.announced:
+    if message.announced:  # "cut short"
         raise ended_early(message.received, message.announced)
     raise InvalidRequest(
         f"the chunked body ended behind {message.received} bytes, before its last chunk"

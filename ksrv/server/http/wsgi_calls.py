@@ -88,6 +88,7 @@ class PendingCall(WsgiCall):
     def first(self) -> InferResponse | None:
         """Wait for the first part; None if the call ends without one."""
         while not self.answers.finished:
+            # None also if no part has arrived in this time: then wait again.
             part: InferResponse | None = self.answers.take(CLIENT_LOOK_NS / 1e9)
             if part is not None:
                 return part
@@ -116,6 +117,7 @@ class StreamedCall(PendingCall):
         """See `InferCall.read`."""
         request = super().read(find)
         if not file_type(request.accept):  # a file is one answer
+            # The parts of a stream are JSON, so raw bytes and files are switched off.
             request.stream, request.binary_output = self.answers, False
             request.accept = None
             for output in request.outputs:

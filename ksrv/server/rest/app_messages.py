@@ -6,8 +6,8 @@ whose length is not known, gets a separate thread, which waits for its client.
 
 The app is called once for a message. A body that is long, or whose sender waits for `100 Continue`, has not arrived
 when a thread first gets the message. Then `wanted_body` asks the app whether it wants the body (judged by the caller,
-the route, the model and the announced length). If so, the server gets the message again to receive the body, and then a thread gets it
-with the body. If not, the app is called at once, and refuses the message.
+the route, the model and the announced length). If so, the server gets the message again to receive the body, and then a
+thread gets it with the body. If not, the app is called at once, and refuses the message.
 """
 
 import io
@@ -242,7 +242,8 @@ class Answer:
         environ: Its WSGI environment.
 
     Attributes:
-        pieces: The body.
+        pieces: The body. A stream's pieces may have the attributes `head_fields` and `probe` of `StreamedAnswer`
+            (`streams.py`).
     """
 
     pieces: Iterable[bytes] = ()
@@ -341,6 +342,7 @@ class Answer:
         if not message.begin_stream(self._status, self._line, fields, first, chunked=chunked):
             return
         for piece in pieces:
+            # An empty piece: the handler makes nothing at the moment. `send` sends nothing for it.
             if not piece and not self._client_listens(chunked=chunked):
                 return
             if not message.send(piece, chunked=chunked):

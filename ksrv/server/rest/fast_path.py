@@ -262,7 +262,7 @@ class FastPath:
         """Return the request of a body.
 
         Args:
-            plain: See `Exchange.plain`.
+            plain: The number of the plain JSON path, from 1; 0 for KServe v2.
         """
         if plain:
             return self._plain_routes[plain - 1].read(body, spec, self.limits, headers)
@@ -325,7 +325,7 @@ class FastCall:
             raise ended_early(len(exchange.body), exchange.announced)
         if self._path.access.needs_token:
             self._path.access.check(exchange.headers.get("authorization"))
-            exchange.remember_caller()
+            exchange.remember_caller()  # later messages with this token need no check
 
     def read(self, find: Find) -> InferRequest:
         """See `InferCall.read`."""
@@ -359,6 +359,7 @@ class FastCall:
         exchange = self._exchange
         assert self._read is not None, "a request that has a response was read"
         request, render = self._read
+        # `binary_reply` writes only the common form of KServe v2, and no shared memory.
         general = exchange.plain or self._memory is not None
         reply = None if general else binary_reply(response, request)
         if reply is not None:

@@ -75,6 +75,7 @@ class InferResource(InferenceResource):
             given = {"memory": memory, "input_name": input_name}
             request = self._parse(req, body, spec, explain=explain, **given)
             render = partial(self._render, request, memory)
+            # The answers of a stream are JSON, which is one part.
             form.render = lambda response: bytes(render(response).parts[0])
             return request
 

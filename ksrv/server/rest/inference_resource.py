@@ -70,7 +70,7 @@ class InferenceResource:
         """Return the limit on a body that is JSON as a whole; None if only its beginning or nothing of it is JSON.
 
         Args:
-            spec: The model that the path names.
+            spec: The model that the path names. Only overriding methods read it.
 
         Raises:
             BodyTooLarge: The announced JSON is too long by itself.

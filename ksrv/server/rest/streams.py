@@ -84,9 +84,16 @@ class StreamForm:
         return self.framed(self.render(response))
 
     def chunk_form(self, response: InferResponse) -> ChunkForm | None:
-        """Return the form of the answers that differ from an answer of one output in its value alone.
+        """Return the form of the answers after the first, if they differ from it in the value of the output alone.
 
-        None if they have no such form: for instance, texts that the client wants in base64.
+        The first answer is rendered with `_MARK` as the value, and split there: the pieces are the fixed bytes.
+
+        Args:
+            response: The first answer, which has one output.
+
+        Returns:
+            The form, whose `kind` is "json_value" for one text or number, or "json_array" for numbers with their
+            brackets. None if the answers have no such form: for instance, texts that the client wants in base64.
         """
         tensor = response.outputs[0]
         is_text = tensor.datatype == "BYTES"

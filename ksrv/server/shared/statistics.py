@@ -56,7 +56,7 @@ class StatisticsFile:
         """Replace the older copy in a slot; only the slot's worker may.
 
         Args:
-            statistics: The statistics to write; if they are too long for a copy, an error is logged instead.
+            statistics: The statistics to write; if they are too long for a copy, a warning is logged instead.
         """
         text = msgspec.msgpack.encode(statistics)  # JSON has no form for a gauge of NaN
         if len(text) + _HEADER.size > COPY_BYTES:
@@ -68,6 +68,7 @@ class StatisticsFile:
 
     def read(self, slot: int) -> WorkerStatistics | None:
         """Return the newer copy of a slot, or None for an empty slot."""
+        # The first write of a slot has the number 1, so without it the slot is empty.
         first = os.pread(self._file, _HEADER.size, self._offset(slot, 1))
         if not any(first):
             return None
@@ -119,6 +120,7 @@ class ServerStatistics:
         try:
             with self._publishing:
                 own = worker_statistics(self.engine)
+                # `add` leaves out versions that `own` lacks, so versions that only earlier workers had begin at 0 here.
                 known = {(one.name, one.version) for one in own.models}
                 own.models += [
                     ModelStatistics(one.name, one.version)

@@ -39,6 +39,7 @@ def serve(settings: ServerSettings) -> None:
     """
     application: Any = ServerApplication(settings)
     logging.getLogger("ksrv").addHandler(logging.NullHandler())  # the raised error is enough output
+    # Only for the check: each worker makes another repository.
     repository = configured_repository(settings)
     repository.check(
         may_be_empty=settings.model_control in ("poll", "explicit") or settings.watch_seconds > 0

@@ -97,6 +97,7 @@ class Cell(IntEnum):
     KEPT_BEGIN = 1
     """The position of the newest "kept"."""
     KEPT_LENGTH = 2
+    """The length of the newest "kept", with the prefix."""
     GIVEN_BACK = 3
     """The position before which the memory was freed."""
 

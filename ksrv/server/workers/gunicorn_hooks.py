@@ -88,7 +88,7 @@ class Master:
         self._worker_end = WorkerEnd()
         check_mount_prefix(settings.mount_prefix)
         check_proxies(settings.proxy_allow_ips)
-        TrustedProxies.of(settings)
+        TrustedProxies.of(settings)  # raises if an entry is no address
         check_worker_class(settings.worker_class)  # before gunicorn imports the class
         check_model_control(settings)
         check_client_limits(settings)
@@ -150,7 +150,7 @@ class Master:
         settings = self.settings
         try:
             check_gunicorn()
-            self._check_gunicorn(server)
+            self._check_gunicorn_settings(server)
         except SettingsError as error:
             # gunicorn shows this type of error without a traceback.
             raise RuntimeError(str(error)) from error
@@ -216,7 +216,7 @@ class Master:
         server.cfg.set("umask", server.cfg.umask | _process_umask() | UNIX_SOCKET_UMASK)
         self.table.target_count = server.cfg.workers
 
-    def _check_gunicorn(self, server: Any) -> None:
+    def _check_gunicorn_settings(self, server: Any) -> None:
         check_worker_class(server.cfg.worker_class_str)
         if issubclass(server.cfg.worker_class, KsrvWorker):
             check_settings(server.cfg)
@@ -237,7 +237,7 @@ class Master:
             SettingsError: A file or a setting cannot be used. `Arbiter.reload` then refuses the reload.
         """
         self._enforce(server)
-        self._check_gunicorn(server)
+        self._check_gunicorn_settings(server)
         self._read_files(server)
         server.begin_reload()
 

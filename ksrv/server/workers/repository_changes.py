@@ -92,6 +92,7 @@ class ChangeReplicator:
         before = file.read()
         self._position = before[-1][0] if before else 0
         left = entries_for_new_worker(before)
+        # The positions of the changes that neither this worker nor any other makes any more; see `_is_abandoned`.
         self._abandoned = {entry.position for entry in left if self._is_abandoned(entry)}
         for entry in left:
             if entry.change is not None and entry.position in self._abandoned:
@@ -432,6 +433,7 @@ def _as_loaded(start: LogEntry, left: Sequence[LogEntry]) -> dict[str, ModelEntr
     Args:
         left: The entries that still matter; see `entries_for_new_worker`.
     """
+    # A worker has loaded these versions from these files before, which `again` notes in their sources.
     models = {
         name: again(entry, entry.versions) if start.is_made else entry
         for name, entry in start.models.items()

@@ -1,9 +1,11 @@
 // The form of a model: a field for each input, made of what the metadata declares.
 //
 // A field's `collect()` gives what is sent and how to say it in a shell and in Python:
-//   {name, datatype, shape, data | blobs, sizes, commands, python, imports}
+//   {name, datatype, shape, data | blobs, sizes, commands, python, imports, pictures, pictured}
 // Its `save()` gives what the user filled in, as JSON with a `title`; `restore(value)` fills it in again.
 // `data` is JSON text; `blobs` are bytes behind the JSON, `sizes` how long each bare element is.
+// `pictures` are the sent files as {name, image, bitmap}, over which the answer is drawn; `image` is the result of
+// `imageOf`, and `bitmap` is null if the browser cannot show the file. `pictured` is true if the input declares images.
 
 import { element, freshId } from "./dom.js";
 import { imageOf } from "./geometry.js";
@@ -152,7 +154,7 @@ function bytesField(input) {
 
 const pythonTuple = (shape) => `(${shape.join(", ")}${shape.length === 1 ? "," : ""})`;
 
-/** Numbers as nested JSON, one row a line where that is short. */
+/** Zeros as nested JSON arrays, on one line. */
 function zerosText(shape, datatype) {
   const zero = datatype === "BOOL" ? "false" : "0";
   const level = (sizes) =>
@@ -204,6 +206,7 @@ function numbersField(input) {
       name: input.name, datatype: input.datatype, shape: found, imports: [],
       python: python.replace(/\btrue\b/g, "True").replace(/\bfalse\b/g, "False"),
     };
+    // The JSON of KServe v2 has no form for FP16 and BF16: their bytes are sent.
     if (input.datatype !== "FP16" && input.datatype !== "BF16") {
       return { ...part, data: `[${read.tokens.join(",")}]` };
     }

@@ -13,6 +13,10 @@ export function imageOf(properties, input) {
   return Object.fromEntries(found.map(([key, value]) => [key.slice(prefix.length), value]));
 }
 
+/**
+ * One side of the tensor in pixels. `text` is a size ("224"), a range ("100:200", to which the picture's side is cut),
+ * or "any" for the picture's side; `picture` is the picture's side.
+ */
 function side(text, picture) {
   if (text === undefined || text === "any") return picture;
   const [low, high] = text.split(":").map(Number);
@@ -26,6 +30,7 @@ function side(text, picture) {
  *   they cover (`x`, `y`, `width`, `height`, in the picture's pixels; a letterbox reaches beyond it)
  */
 export function seenBy(picture, image) {
+  // "HEIGHTxWIDTH", of which each is a text that `side` reads.
   const [high, wide] = (image?.size ?? "anyxany").split("x");
   const rows = side(high, picture.height);
   const columns = side(wide, picture.width);

@@ -35,6 +35,7 @@ function fromBrain(bits) {
 function toBrain(values) {
   const words = new Uint32Array(Float32Array.from(values).buffer);
   return Uint16Array.from(words, (word) => {
+    // NaN stays NaN; any other number is rounded to the nearest, and to the even one of two equally near.
     if ((word & 0x7fffffff) > 0x7f800000) return (word >>> 16) | 0x40;
     return (word + 0x7fff + ((word >>> 16) & 1)) >>> 16;
   });
@@ -88,7 +89,7 @@ export function readAnswer(buffer, headerLength) {
   return { ...answer, outputs };
 }
 
-/** The bytes of an element in JSON: a text, or base64 where it is no text or the output's parameters say so. */
+/** The bytes of an element in JSON: a text, or base64 if it is no text or the output's parameters ask for base64. */
 export function elementOf(entry, parameters) {
   const code = parameters?.content_type === "base64" ? entry : entry?.b64;
   if (code === undefined) return new TextEncoder().encode(String(entry));

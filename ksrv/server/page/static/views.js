@@ -74,7 +74,10 @@ function named(canvas, text) {
   canvas.setAttribute("aria-label", text);
 }
 
-/** Pixels over the picture where the model saw them; `paint(pixel, data, place)` colours one. */
+/**
+ * Pixels for the part of the picture that the model saw. `paint(pixel, data, place)` colours a pixel: it writes RGBA
+ * into `data` from `place` on. Returns a function that draws all pixels over the picture with an opacity.
+ */
 function overlay(base, rows, columns, paint) {
   const layer = document.createElement("canvas");
   layer.width = columns;
@@ -177,6 +180,7 @@ export function boxes(found, picture) {
   const base = ground(picture, size, size);
   const clean = copyOf(base.canvas);
   const { seen, scale } = base;
+  // Values of at most 1.5 are fractions of the picture, unless the model reads a picture of at most four columns.
   const relative = most <= 1.5 && (picture?.bitmap ? seen.columns > 4 : true);
   const across = seen.width / (relative ? 1 : seen.columns);
   const down = seen.height / (relative ? 1 : seen.rows);
