@@ -7,6 +7,7 @@ sentence about a tensor names the input or output, its index, and both numbers.
 
 import re
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import orjson
@@ -152,6 +153,18 @@ def json_fault(error: orjson.JSONDecodeError, body: memoryview) -> InvalidReques
         at, fault = found.start, f"{_JSON_FAULTS['utf8']} at byte {found.start}"
     hint = "" if at or not body else f"; {_NO_OBJECT}"
     return InvalidRequest(f"the body is not valid JSON: {fault}{hint}")
+
+
+def read_json(body: memoryview) -> Any:
+    """Return the value of a body in JSON.
+
+    Raises:
+        InvalidRequest: The body is not valid JSON.
+    """
+    try:
+        return orjson.loads(body)
+    except orjson.JSONDecodeError as error:
+        raise json_fault(error, body) from None
 
 
 def _subject(error: BodyError) -> str:

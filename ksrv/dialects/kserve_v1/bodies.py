@@ -19,7 +19,7 @@ from ksrv.limits import Limits
 from ksrv.model.spec import ModelSpec, TensorSpec
 from ksrv.protocol import plain_json
 from ksrv.protocol.accept import JSON_TYPE
-from ksrv.protocol.error_texts import json_fault, json_refusal
+from ksrv.protocol.error_texts import json_refusal, read_json
 from ksrv.protocol.json_data import B64
 from ksrv.protocol.openapi import Operation
 from ksrv.protocol.rest import (
@@ -75,10 +75,7 @@ def parse_predict(
     most = min(limits.json, MOST_BYTES)
     if len(body) > most:
         raise json_refusal(REQUEST, MOST_BYTES, limits)(len(body), most)
-    try:
-        document = orjson.loads(body)
-    except orjson.JSONDecodeError as error:
-        raise json_fault(error, body) from None
+    document = read_json(body)
     instances = document.get("instances") if isinstance(document, dict) else None
     if not isinstance(instances, list) or not instances:
         raise InvalidRequest(
@@ -115,9 +112,8 @@ def _columns(instances: list[Any], spec: ModelSpec) -> dict[str, list[Any]]:
     if not isinstance(first, dict) or first.keys() == {B64}:
         return {_only_input(spec): instances}
     names = first.keys()
-    if (
-        not names and not spec.inputs
-    ):  # if inputs are declared, the validator names the missing inputs
+    # If inputs are declared, the validator names the missing inputs.
+    if not names and not spec.inputs:
         raise InvalidRequest(
             "instance 0 is an empty object; it holds the inputs of its row by name"
         )

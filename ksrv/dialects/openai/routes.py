@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 import falcon
 import numpy as np
 import numpy.typing as npt
-import orjson
 
 from ksrv.dialects.dialect import AppParts
 from ksrv.dialects.openai.bodies import (
@@ -31,7 +30,7 @@ from ksrv.dialects.openai.bodies import (
 from ksrv.errors import BodyTooLarge, HandlerFailed, InvalidRequest, KsrvError, NotFound, quote
 from ksrv.limits import show_limit
 from ksrv.model.spec import ModelSpec
-from ksrv.protocol.error_texts import json_fault
+from ksrv.protocol.error_texts import read_json
 from ksrv.request import InferRequest, InferResponse, RequestHandle, Tensor
 from ksrv.server.call import Find, run_infer
 from ksrv.server.http.answers import error_headers, send_json, set_fields
@@ -67,11 +66,7 @@ class _RoleResource(InferenceResource):
     role = ""
 
     def _document(self, req: falcon.Request, reservation: Reservation) -> Any:
-        body = self._body(req, reservation)
-        try:
-            return orjson.loads(body)
-        except orjson.JSONDecodeError as error:
-            raise json_fault(error, body) from None
+        return read_json(self._body(req, reservation))
 
     def _check(self, spec: ModelSpec) -> None:
         if spec.role != self.role:
@@ -109,9 +104,8 @@ class _RoleResource(InferenceResource):
                 request.nbytes = sum(tensor.nbytes for tensor in inputs)
                 requests.append(request)
             authorization = req.get_header("Authorization")
-            requests[0].client = self._access.client_of(
-                authorization
-            )  # counts once in the client's limits
+            # Counts once in the client's limits.
+            requests[0].client = self._access.client_of(authorization)
             return requests.popleft()
 
         answers: list[InferResponse] = []

@@ -4,11 +4,9 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-import orjson
-
 from ksrv.errors import BodyTooLarge, InvalidRequest
 from ksrv.limits import Limits, show_limit
-from ksrv.protocol.error_texts import json_fault
+from ksrv.protocol.error_texts import read_json
 
 DOCUMENT_BYTES = 64 * 1024
 """Most bytes of such a document."""
@@ -53,10 +51,7 @@ def parse_document(body: memoryview, limits: Limits) -> Mapping[str, Any]:
     if not text.strip():
         return {}
     check_depth(text, limits.json_depth)
-    try:
-        document = orjson.loads(text)
-    except orjson.JSONDecodeError as error:
-        raise json_fault(error, body) from None
+    document = read_json(body)
     if not isinstance(document, dict):
         raise InvalidRequest("the body must be a JSON object")
     return document

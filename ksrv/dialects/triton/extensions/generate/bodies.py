@@ -19,7 +19,7 @@ from ksrv.errors import InvalidRequest, quote
 from ksrv.limits import Limits
 from ksrv.model.spec import ModelSpec, TensorSpec
 from ksrv.protocol import plain_json, rest
-from ksrv.protocol.error_texts import json_fault
+from ksrv.protocol.error_texts import read_json
 from ksrv.protocol.parameters import take_request_parameters
 from ksrv.request import MEDIA_TYPE, InferRequest, InferResponse, Tensor
 
@@ -73,10 +73,7 @@ def parse_generate(
         InvalidRequest: The body is not a well-formed generate request for this model.
         BodyTooLarge: The body is above a limit.
     """
-    try:
-        document = orjson.loads(body)
-    except orjson.JSONDecodeError as error:
-        raise json_fault(error, body) from None
+    document = read_json(body)
     if not isinstance(document, dict) and not (isinstance(document, list) and document):
         raise InvalidRequest(
             "the body of a generate request must be a JSON object, or a list of objects, one for each row"
