@@ -124,15 +124,16 @@ class TorchBinding(Binding):
 
     def __init__(self, model: Any, tensors: TritonDeclarations) -> None:
         module = getattr(model, "module", model)  # without the wrapper for keywords
+        schema = getattr(getattr(module, "forward", None), "schema", None)
+        arguments = schema.arguments[1:] if schema is not None else []
+        names = [argument.name for argument in arguments]
         order = tensors.inputs
         if all(bound.position is not None for bound in order):
             order = tuple(sorted(order, key=lambda bound: bound.position or 0))
-        else:
-            names = _argument_names(module)
-            if names is not None and {bound.name for bound in order} == set(names):
-                order = tuple(sorted(order, key=lambda bound: names.index(bound.name)))
+        elif {bound.name for bound in order} == set(names):
+            order = tuple(sorted(order, key=lambda bound: names.index(bound.name)))
         super().__init__(module, tensors, [bound.name for bound in order])
-        self._takes_dictionary = _takes_dictionary(module)
+        self._takes_dictionary = len(names) == 1 and str(arguments[0].type).startswith("Dict[")
 
     def _run(self, named: dict[str, Any]) -> dict[str, Any]:
         if self._takes_dictionary:
@@ -258,15 +259,3 @@ def _agree(declared: Sequence[int], in_file: Sequence[Dimension]) -> bool:
     return len(declared) == len(in_file) and all(
         size == -1 or allows(known, size) for known, size in pairs
     )
-
-
-def _argument_names(module: Any) -> list[str] | None:
-    schema = getattr(getattr(module, "forward", None), "schema", None)
-    return None if schema is None else [argument.name for argument in schema.arguments[1:]]
-
-
-def _takes_dictionary(module: Any) -> bool:
-    schema = getattr(getattr(module, "forward", None), "schema", None)
-    if schema is None or len(schema.arguments) != 2:
-        return False
-    return str(schema.arguments[1].type).startswith("Dict[")

@@ -20,7 +20,6 @@ from ksrv.dialects.triton.declarations import (
 from ksrv.dialects.triton.handlers.model import TritonModel
 from ksrv.errors import InvalidRequest, quote
 from ksrv.handlers.batch import Batch
-from ksrv.handlers.devices.device import torch_tensor
 from ksrv.handlers.file_tensors import KeptStates
 from ksrv.handlers.sequences import Sequence as OpenSequence
 from ksrv.model.datatypes import DTYPES
@@ -97,11 +96,11 @@ class TritonSequenceModel(TritonModel):
         # Without batching the request is one step of one sequence, and the first dimension counts no rows.
         sequences = batch.sequences if self._batched else batch.sequences[:1]
         tensors = self.dialect
-        for control in tensors.controls:
-            inputs[control.name] = self._for_model(self._control(control, sequences, batch))
         kept = KeptStates(
             tensors.states, has_rows=self._batched, device=self.device if self._is_torch else None
         )
+        for control in tensors.controls:
+            inputs[control.name] = kept.for_model(self._control(control, sequences, batch))
         wanted = [spec.name for spec in self.context.spec.outputs]
         return kept.run(self.model, inputs, sequences, wanted)
 
@@ -109,10 +108,6 @@ class TritonSequenceModel(TritonModel):
     def _is_torch(self) -> bool:
         loaded = self.context.loaded
         return loaded is not None and loaded.is_torch
-
-    def _for_model(self, array: Any) -> Any:
-        """Return an array as the model takes it: as a tensor on its device, or unchanged."""
-        return torch_tensor(array).to(self.device) if self._is_torch else array
 
     def _control(
         self, control: ControlTensor, sequences: Sequence[OpenSequence], batch: Batch
