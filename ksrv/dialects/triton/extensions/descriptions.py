@@ -94,7 +94,7 @@ def _config_tensors(
     return [
         {
             "name": tensor.name,
-            "data_type": _data_type(tensor.datatype),
+            "data_type": f"TYPE_{'STRING' if tensor.datatype == 'BYTES' else tensor.datatype}",
             **({"format": "FORMAT_NHWC"} if tensor.image is not None and batches else {}),
             "dims": tensor.wire_shape[1 if batches and tensor.batched else 0 :],
             **({"optional": True} if tensor.may_be_left_out else {}),
@@ -113,11 +113,6 @@ def _instance_groups(declared: Mapping[str, Any], device: str) -> list[Document]
     ]
 
 
-def _data_type(datatype: str) -> str:
-    """Return the name of a datatype in a config.pbtxt."""
-    return "TYPE_STRING" if datatype == "BYTES" else f"TYPE_{datatype}"
-
-
 def statistics_document(statistics: Iterable[ModelStatistics]) -> Document:
     """Return the statistics of models in Triton's form."""
     return {"model_stats": [_statistics(entry) for entry in statistics]}
@@ -131,27 +126,24 @@ def _statistics(entry: ModelStatistics) -> Document:
         "inference_count": entry.inference_count,
         "execution_count": entry.execution_count,
         "inference_stats": {
-            "success": _duration(entry.success),
-            "fail": _duration(entry.fail),
-            "queue": _duration(entry.queue),
-            "compute_input": _duration(entry.compute_input),
-            "compute_infer": _duration(entry.compute_infer),
-            "compute_output": _duration(entry.compute_output),
+            **_durations(entry, "success", "fail", "queue", *_COMPUTE),
             "cache_hit": _duration(entry.cached.get("hit", Duration())),
             "cache_miss": _duration(entry.cached.get("miss", Duration())),
         },
         "batch_stats": [
-            {
-                "batch_size": rows,
-                "compute_input": _duration(batch.compute_input),
-                "compute_infer": _duration(batch.compute_infer),
-                "compute_output": _duration(batch.compute_output),
-            }
+            {"batch_size": rows, **_durations(batch, *_COMPUTE)}
             for rows, batch in sorted(entry.batches.items())
         ],
         "memory_usage": [],
         "response_stats": {},
     }
+
+
+_COMPUTE = ("compute_input", "compute_infer", "compute_output")
+
+
+def _durations(entry: object, *names: str) -> Document:
+    return {name: _duration(getattr(entry, name)) for name in names}
 
 
 def _duration(duration: Duration) -> dict[str, int]:
