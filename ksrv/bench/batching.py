@@ -12,6 +12,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
@@ -111,15 +112,15 @@ def search(
     """
     done: dict[Candidate, Trial] = {}
 
-    def attempt(candidate: Candidate, best: Trial | None) -> Trial:
+    def attempt(best: Trial, candidate: Candidate) -> Trial:
         if candidate not in done:
             done[candidate] = measure(candidate)
-        trial = done[candidate]
-        return trial if best is None or trial.beats(best) else best
+        return done[candidate] if done[candidate].beats(best) else best
 
     most = most_instances or max(cores, 2)
-    best = attempt(Candidate() if batches else Candidate(0), None)
-    best = _best_of(_layouts(best.candidate, cores, most), attempt, best)
+    first = Candidate() if batches else Candidate(0)
+    best = done[first] = measure(first)
+    best = reduce(attempt, _layouts(first, cores, most), best)
     if batches:
         sizes = [2**power for power in range(1, MOST_BATCH.bit_length())]
         current = best.candidate
@@ -130,7 +131,7 @@ def search(
             delays = [delay for delay in DELAYS_MS if delay <= goal_ms / 4]
             candidates = [replace(current, max_delay_ms=delay) for delay in delays]
             best = _best_until_worse(candidates, attempt, best)
-            best = _best_of(_layouts(best.candidate, cores, most), attempt, best)
+            best = reduce(attempt, _layouts(best.candidate, cores, most), best)
     return best, list(done.values())
 
 
@@ -146,21 +147,13 @@ def _layouts(candidate: Candidate, cores: int, most: int) -> list[Candidate]:
     return found
 
 
-def _best_of(
-    candidates: Sequence[Candidate], attempt: Callable[[Candidate, Trial], Trial], best: Trial
-) -> Trial:
-    for candidate in candidates:
-        best = attempt(candidate, best)
-    return best
-
-
 def _best_until_worse(
-    candidates: Sequence[Candidate], attempt: Callable[[Candidate, Trial], Trial], best: Trial
+    candidates: Sequence[Candidate], attempt: Callable[[Trial, Candidate], Trial], best: Trial
 ) -> Trial:
     """Try candidates in order, until two in a row are not better than the best."""
     worse = 0
     for candidate in candidates:
-        found = attempt(candidate, best)
+        found = attempt(best, candidate)
         worse = worse + 1 if found is best else 0
         best = found
         if worse == 2:
