@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from ksrv._native.batch.stages import RunnerCalls
 from ksrv._native.memory import buffer_pool
@@ -49,12 +50,9 @@ class InlineExecutor(RunnerCalls):
         submit: Submit = refuse_calls,
         make: Callable[..., Runner] = make_runner,
     ) -> None:
-        self._make_runner = make
+        self._make_runner = partial(make, source, instance=instance, threads=threads, emit=emit)
         self._source = source
-        self._emit = emit
         self._submit = submit
-        self._instance = instance
-        self._threads = threads
         self._lost = ""  # the name of the device, once it has failed
         config = source.config
         # A compiled model may keep state for its thread (CUDA graphs do).
@@ -71,9 +69,7 @@ class InlineExecutor(RunnerCalls):
             raise HandlerFailed(f"the device {self._lost} works no more in this process")
         try:
             with locked_imports():
-                runner = self._make_runner(
-                    self._source, instance=self._instance, threads=self._threads, emit=self._emit
-                )
+                runner = self._make_runner()
                 runner.submit = self._submit
                 runner.on_device_lost = self._note_lost
                 spec = load_unchanged(runner, self._source)
