@@ -411,20 +411,14 @@ class ChangeReplicator:
 
     def _log_failure(self, entry: LogEntry, error: Exception) -> None:
         subject = quote(entry.change.name) if entry.change is not None else "a setting"
-        if isinstance(error, KsrvError):
-            log.error(
-                "the %s of %s, asked of another worker, failed here: %s",
-                entry.kind,
-                subject,
-                error.message,
-            )
-        else:
-            log.error(
-                "the %s of %s, asked of another worker, failed here",
-                entry.kind,
-                subject,
-                exc_info=error,
-            )
+        reason = f": {error.message}" if isinstance(error, KsrvError) else ""
+        log.error(
+            "the %s of %s, asked of another worker, failed here%s",
+            entry.kind,
+            subject,
+            reason,
+            exc_info=None if reason else error,
+        )
 
 
 def _as_loaded(start: LogEntry, left: Sequence[LogEntry]) -> dict[str, ModelEntry]:
