@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Mapping
 from datetime import timedelta
-from typing import Any, TextIO
+from typing import Any
 from urllib.parse import unquote
 
 import orjson
@@ -181,16 +181,9 @@ def gunicorn_logger(settings: ServerSettings) -> type[Logger]:
             level = logging.DEBUG if msg in _ALSO_LOGGED_BY_KSRV else logging.INFO
             self.error_log.log(level, msg, *args, **kwargs)
 
-        def _set_handler(
-            self,
-            log: logging.Logger,
-            output: str,
-            fmt: logging.Formatter,
-            stream: TextIO | None = None,
-        ) -> None:
+        def _set_handler(self, log: logging.Logger, output: str, *_: Any, **__: Any) -> None:
             # gunicorn would write the access log to standard output; ksrv writes all logs to stderr.
-            onto = log_stream(sys.stderr)
-            super()._set_handler(log, output, make_formatter(settings), onto)
+            super()._set_handler(log, output, make_formatter(settings), log_stream(sys.stderr))
 
         def access(
             self, resp: Any, req: Any, environ: dict[str, Any], request_time: timedelta
