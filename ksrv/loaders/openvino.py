@@ -236,7 +236,8 @@ def reshape(model: Any, wanted: Mapping[str, tuple[Dimension, ...]]) -> None:
     shapes = {}
     for port in model.inputs:
         if (shape := wanted.get(name_of(port))) is not None:
-            partial = openvino.PartialShape([_partial(size, openvino) for size in shape])
+            bounds = (size if isinstance(size, tuple) else (size,) for size in shape)
+            partial = openvino.PartialShape([openvino.Dimension(*one) for one in bounds])
             if partial != port.get_partial_shape():
                 shapes[port] = partial
     if shapes:
@@ -268,10 +269,6 @@ def _declared(request: LoadRequest, ports: Mapping[str, Any]) -> dict[str, tuple
         if request.passes_inputs or is_same:
             shapes[name] = shape
     return shapes
-
-
-def _partial(size: Dimension, openvino: Any) -> Any:
-    return openvino.Dimension(*size) if isinstance(size, tuple) else openvino.Dimension(size)
 
 
 def dimension(size: Any) -> Dimension:

@@ -67,7 +67,8 @@ class ModelRecording:
         self._rules = rules
         self._count = count
         self._left_out = {name.lower() for name in rules.without}
-        self._images = frozenset() if rules.images else _image_inputs(spec)
+        images = [] if rules.images else [one for one in spec.inputs if one.image is not None]
+        self._images = frozenset(one.name for one in images)
         below = Path(spec.name) / (spec.version or "0")
         folder = Path(rules.to) / below
         _check(folder, below)
@@ -301,7 +302,3 @@ def _check(folder: Path, below: Path) -> None:
         raise HandlerFailed(
             f"model.yaml: record.to: the server's user cannot write to the folder {below} there"
         )
-
-
-def _image_inputs(spec: ModelSpec) -> frozenset[str]:
-    return frozenset(entry.name for entry in spec.inputs if entry.image is not None)

@@ -174,12 +174,8 @@ def _from_file(path: str, known: Mapping[str, Field]) -> dict[str, _Given]:
     try:
         text = Path(path).read_text(encoding="utf-8-sig")
         document = _READERS[kind](text)
-    except (
-        OSError,
-        ValueError,  # of JSON, TOML and UTF-8
-        yaml.YAMLError,
-        RecursionError,
-    ) as error:
+    # JSON, TOML and UTF-8 raise ValueError.
+    except (OSError, ValueError, yaml.YAMLError, RecursionError) as error:
         reason = error.strerror if isinstance(error, OSError) else " ".join(str(error).split())
         raise SettingsError(
             f"settings file {path} cannot be read: {reason}; expected {kind} with settings as its keys"
@@ -225,7 +221,9 @@ def _convert(field: Field, given: _Given) -> Any:
             _check_origins(converted)
         return converted
     except (msgspec.ValidationError, ValueError, OSError) as error:
-        why = f"expected {_either(field.choices)}" if field.choices else _in_words(str(error))
+        why = _in_words(str(error))
+        if field.choices:
+            why = f"expected {', '.join(field.choices[:-1])} or {field.choices[-1]}"
         raise SettingsError(
             f"{given.source}: setting '{field.key}' cannot be {given.value!r}: {why}"
         ) from error
@@ -265,10 +263,6 @@ def _paths(text: str) -> list[str]:
         else:
             parts.append(part)
     return [part.strip() for part in parts if part.strip()]
-
-
-def _either(words: Sequence[str]) -> str:
-    return f"{', '.join(words[:-1])} or {words[-1]}"
 
 
 @dataclass(frozen=True)

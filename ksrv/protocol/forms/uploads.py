@@ -146,7 +146,7 @@ def _form(
         if not part.is_file:
             declared = spec.input(name)
             _refuse_text(part, declared)
-            if declared is not None and _takes_numbers(declared):
+            if declared and not declared.takes_files and declared.datatype != "BYTES":
                 left -= len(part.value)
                 numbers.setdefault(name, []).append(_value(part, declared, left))
                 continue
@@ -159,10 +159,6 @@ def _form(
     for index, (name, values) in enumerate(numbers.items()):
         tensors.append(_numbers(name, values, spec, index, limits))
     return Upload(tensors, document)
-
-
-def _takes_numbers(declared: TensorSpec) -> bool:
-    return not declared.takes_files and declared.datatype != "BYTES"
 
 
 def _value(part: FormPart, declared: TensorSpec, left: int) -> Any:

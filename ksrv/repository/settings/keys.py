@@ -223,11 +223,8 @@ def _setting(value: Any) -> Any:
 
 def _written(declared: Any, key: Key) -> Any:
     """Return the type of a key in a section: sections for structs, and a `Number` with bounds for floats."""
-    parts = (
-        [part for part in get_args(declared) if part is not NoneType]
-        if _is_union(declared)
-        else [declared]
-    )
+    is_union = get_origin(declared) in (Union, UnionType)
+    parts = [one for one in get_args(declared) if one is not NoneType] if is_union else [declared]
     read = [SECTIONS.get(part, part) for part in parts]
     if read == [float]:
         number = type(
@@ -238,10 +235,6 @@ def _written(declared: Any, key: Key) -> Any:
     if key.meta is not None and parts != [float]:
         return Annotated[joined, key.meta]
     return joined
-
-
-def _is_union(declared: Any) -> bool:
-    return get_origin(declared) in (Union, UnionType)
 
 
 # mypy cannot follow the structs that `section` makes.
