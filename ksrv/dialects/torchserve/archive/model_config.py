@@ -37,6 +37,8 @@ from ksrv.repository.yaml_document import MAX_BYTES, MAX_DEPTH, MAX_NODES, Docum
 
 log = logging.getLogger("ksrv.repository")
 
+_BOUNDS = {"values": MAX_NODES, "characters": MAX_BYTES, "levels": MAX_DEPTH}
+
 RUNTIMES = ("python", "python3", "")
 DEFAULT_BATCH_DELAY_MS = 100
 """TorchServe's default for `maxBatchDelay`."""
@@ -272,18 +274,13 @@ def _check_aliases(root: yaml.Node) -> None:
             waiting += [(part, depth + 1) for part in node.value]
         else:
             characters += len(node.value)
-        bound = ""
-        if count > MAX_NODES:
-            bound = f"{MAX_NODES} values"
-        elif characters > MAX_BYTES:
-            bound = f"{MAX_BYTES} characters"
-        elif depth > MAX_DEPTH:
-            bound = f"{MAX_DEPTH} levels"
-        if bound:
-            raise yaml.MarkedYAMLError(
-                problem=f"the file has more than {bound}, with what its aliases repeat",
-                problem_mark=node.start_mark,
-            )
+        counted = {"values": count, "characters": characters, "levels": depth}
+        for unit, most in _BOUNDS.items():
+            if counted[unit] > most:
+                raise yaml.MarkedYAMLError(
+                    problem=f"the file has more than {most} {unit}, with what its aliases repeat",
+                    problem_mark=node.start_mark,
+                )
 
 
 def _model_config(folder: Path, name: str) -> tuple[dict[str, Any], dict[KeyPath, int]]:
