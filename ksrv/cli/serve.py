@@ -157,11 +157,7 @@ def _serve_on_ray(address: str, resolved: Resolved, name: str, replicas: str) ->
     "--ray-app", metavar="NAME", default="default", help="Name of Ray Serve's application."
 )
 @click.option("--host", help="Host of the HTTP and gRPC addresses, instead of 127.0.0.1.")
-@click.option(
-    "--port",
-    type=click.IntRange(0, 65535),
-    help="Port of the HTTP address.",
-)
+@click.option("--port", type=click.IntRange(0, 65535), help="Port of the HTTP address.")
 def serve(
     paths: tuple[Path, ...],
     config: str | None,

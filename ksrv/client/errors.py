@@ -61,9 +61,8 @@ class StatusError(ClientError):
     """
 
     def __init__(self, status: int, message: str, retry_after: float | None = None) -> None:
-        super().__init__(
-            status, message, retry_after
-        )  # pickle and copy call the class with these arguments
+        # Pickle and copy call the class with these arguments.
+        super().__init__(status, message, retry_after)
         self.status = status
         self.message = message
         self.retry_after = retry_after

@@ -128,9 +128,8 @@ class ModelRegistry:
             NotLoaded: The model is dormant.
             NotReady: The version does not serve now, or the repository was not read yet.
         """
-        has_read_repository = (
-            self._has_read_repository
-        )  # read before the table: if it is true, the table has all models
+        # Read before the table: if it is true, the table has all models.
+        has_read_repository = self._has_read_repository
         served = self._table.get(name)
         if served is None:
             raise self._unknown(name, has_read_repository)

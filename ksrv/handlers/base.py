@@ -41,9 +41,8 @@ class BaseHandler:
 
     context: Context = None  # type: ignore[assignment]  # set before any stage runs
     model: Any = None
-    row_function: Any = (
-        None  # calls an `inference` with Python's own types, see `ksrv/handlers/declared/rows.py`
-    )
+    # Calls an `inference` with Python's own types, see `ksrv/handlers/declared/rows.py`.
+    row_function: Any = None
     labels: Any = None  # a tuple of texts; handlers put arrays there too
     inputs: Mapping[str, Any] | None = None
     outputs: Mapping[str, Any] | None = None

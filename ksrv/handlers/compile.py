@@ -116,9 +116,8 @@ class CompiledModel:
             result = self.eager(*args, **kwargs)
             self._give_up(error)
             return result
-        return (
-            clone(result) if self._graphs else result
-        )  # the next call overwrites the memory of the graphs
+        # The next call overwrites the memory of the graphs.
+        return clone(result) if self._graphs else result
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.eager, name)

@@ -29,11 +29,7 @@ from ksrv.client.waiting import BLOCKING, wait
     "--text", "texts", multiple=True, metavar="[NAME=]TEXT", help="A text to send. May be repeated."
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the answer as JSON.")
-@click.option(
-    "--stream",
-    is_flag=True,
-    help="Print each part of the answer when it arrives.",
-)
+@click.option("--stream", is_flag=True, help="Print each part of the answer when it arrives.")
 @click.option(
     "--save",
     type=click.Path(file_okay=False, path_type=Path),

@@ -57,9 +57,7 @@ class RowPadding:
             if tensor.lengths
         }
 
-    def of_one_length(
-        self,
-    ) -> tuple[str, LengthBuckets, dict[str, tuple[bytes, bytes]]] | None:
+    def of_one_length(self) -> tuple[str, LengthBuckets, dict[str, tuple[bytes, bytes]]] | None:
         """Return what the native server needs to pad rows; None unless the model has exactly one length.
 
         Returns:

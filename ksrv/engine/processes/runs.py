@@ -436,9 +436,8 @@ class ProcessRuns:
         # `handles` are None for a batch that was not in the queue, such as the check of padding in a warm-up.
         requests = len(batch.requests if batch.handles is None else batch.handles)
         answer = messages.unpack_answer(frame, requests)[1]
-        lived_ns = (
-            time.monotonic_ns() - self._began_ns
-        )  # no stage takes longer than the process has lived
+        # No stage takes longer than the process has lived.
+        lived_ns = time.monotonic_ns() - self._began_ns
         answer.timings = {
             stage: min(max(taken_ns, 0), lived_ns) for stage, taken_ns in answer.timings.items()
         }
@@ -492,9 +491,8 @@ class ProcessRuns:
             outcome = ended.wait()
         except KsrvError as error:
             outcome = error
-        except (
-            BaseException
-        ) as error:  # it must not end the thread, which belongs to the called model
+        # It must not end the thread, which belongs to the called model.
+        except BaseException as error:
             log.error("the result of a call between models is lost", exc_info=error)
             outcome = HandlerFailed(LOST)
         self._calls.discard(number)

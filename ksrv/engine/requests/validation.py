@@ -126,9 +126,8 @@ class RequestValidator:
             InvalidRequest: The request does not fit the model.
         """
         decode_ns = 0
-        if (
-            self._inputs and not request.dialect
-        ):  # the inputs of a dialect's request are not the declared inputs
+        # The inputs of a dialect's request are not the declared inputs.
+        if self._inputs and not request.dialect:
             rows, shapes, decode_ns = self._declared(request)
         else:
             rows, shapes = self._undeclared(request)
@@ -268,9 +267,8 @@ class RequestValidator:
             )
         most = self.spec.max_batch_size
         if most and shape[0] > most and not self.split:
-            return CheckedImages(
-                shape[:1], (), 0
-            )  # `validate` refuses so many rows: no header is read for them
+            # `validate` refuses so many rows: no header is read for them.
+            return CheckedImages(shape[:1], (), 0)
         return expected.images.check(cast(list[Element], tensor.data), shape[0])
 
     def _undeclared(self, request: InferRequest) -> tuple[int, list[object]]:

@@ -176,10 +176,7 @@ class SequenceTable:
                 f"{show_limit('sequences.max', most)}",
                 "sequences_full",
             )
-        slot = min(
-            self._counts,
-            key=lambda one: (not self.is_available(one), self._counts[one]),
-        )
+        slot = min(self._counts, key=lambda one: (not self.is_available(one), self._counts[one]))
         return OpenSequence(name, next(self._numbers), slot)
 
     def _known(self, name: SequenceId, known: OpenSequence | None) -> OpenSequence:

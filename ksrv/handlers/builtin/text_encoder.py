@@ -84,11 +84,7 @@ class TextEncoder(BaseHandler):
             if reranks
             else TensorSpec("embedding", "FP32", (-1, -1))
         )
-        return replace(
-            spec,
-            inputs=spec.inputs or inputs,
-            outputs=spec.outputs or (first, TOKENS),
-        )
+        return replace(spec, inputs=spec.inputs or inputs, outputs=spec.outputs or (first, TOKENS))
 
     def preprocess(self, batch: Batch) -> dict[str, Array]:
         """Turn texts into token ids, padded to the longest row of the batch."""

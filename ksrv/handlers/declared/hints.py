@@ -100,9 +100,8 @@ class Hints:
             HandlerError: A text names a tensor type, and cannot be evaluated.
         """
         for _ in range(2):  # if annotations are postponed, a quoted hint is a text in a text
-            hint = getattr(
-                hint, "__forward_arg__", hint
-            )  # in a TypedDict and in typing's own types
+            # In a TypedDict and in typing's own types.
+            hint = getattr(hint, "__forward_arg__", hint)
             if not isinstance(hint, str):
                 break
             hint = self._evaluated_text(hint, subject)

@@ -31,9 +31,8 @@ log = logging.getLogger("ksrv.handlers")
 ALIGNMENT = 64
 
 _NO_MEMORY = 2  # cudaErrorMemoryAllocation
-_WARM_CALLS = (
-    2  # calls before a recording, in which libraries choose their kernels and allocate their memory
-)
+# Calls before a recording, in which libraries choose their kernels and allocate their memory.
+_WARM_CALLS = 2
 
 _setting_up = threading.Lock()
 _recording = threading.Lock()  # one recording at a time in a process

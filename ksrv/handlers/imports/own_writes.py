@@ -21,9 +21,8 @@ _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 _CHANGES = frozenset({"os.remove", "os.rename", "os.truncate", "os.utime", "os.link", "os.symlink"})
 _SQLITE_FILES = ("", "-wal", "-shm", "-journal")
 
-_watched: dict[
-    str, tuple[str, str]
-] = {}  # by every path of a file: the file's path and the folder of notes
+# By every path of a file: the file's path and the folder of notes.
+_watched: dict[str, tuple[str, str]] = {}
 _written: set[str] = set()
 _lock = threading.Lock()
 _listening = False

@@ -33,10 +33,7 @@ _PLAIN_ENCODINGS = (b"", b"binary", b"8bit", b"7bit")
 """Values of Content-Transfer-Encoding that leave the bytes as they are."""
 
 # Neighbouring repetitions have no character in common, so that a failed match takes linear time.
-_OPTION = re.compile(
-    r'\s*;\s*(?:([^\s;="]+)\s*=\s*(?:"((?:[^"\\]|\\.)*)"|([^;"]*)))?',
-    re.DOTALL,
-)
+_OPTION = re.compile(r'\s*;\s*(?:([^\s;="]+)\s*=\s*(?:"((?:[^"\\]|\\.)*)"|([^;"]*)))?', re.DOTALL)
 _ESCAPED = re.compile(r'\\(["\\])')
 
 

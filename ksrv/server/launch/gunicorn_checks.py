@@ -69,11 +69,7 @@ UNSUPPORTED: tuple[Unsupported, ...] = (
     Unsupported("ssl_context", _is_own_hook, "name the files with certfile, keyfile and ca_certs"),
     Unsupported("protocol", _is_not_default, "clients speak HTTP"),
     Unsupported("http2_cleartext", _is_not_default, _NO_HTTP2),
-    Unsupported(
-        "http_protocols",
-        lambda cfg, name: "h2" in cfg.http_protocols,
-        _NO_HTTP2,
-    ),
+    Unsupported("http_protocols", lambda cfg, name: "h2" in cfg.http_protocols, _NO_HTTP2),
     Unsupported("permit_obsolete_folding", _is_not_default, _STRICT),
     Unsupported("permit_unconventional_http_method", _is_not_default, _STRICT),
     Unsupported("permit_unconventional_http_version", _is_not_default, _STRICT),

@@ -48,12 +48,7 @@ def control_note(settings: ServerSettings, *, sockets_only: bool) -> str:
     return OPEN_ON_SOCKET if sockets_only else OPEN_TO_THIS_MACHINE
 
 
-def print_addresses(
-    http: Sequence[str] | None,
-    grpc: Address | None,
-    *,
-    control: str,
-) -> None:
+def print_addresses(http: Sequence[str] | None, grpc: Address | None, *, control: str) -> None:
     """Print the addresses of the server.
 
     Args:

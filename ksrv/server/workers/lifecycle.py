@@ -95,9 +95,8 @@ class Service:
         self.grpc_listener: socket.socket | None = None  # of the native server
         self._table = table
         self._slot = -1
-        self._first = (
-            False  # whether this is the very first worker, which prints the table of models
-        )
+        # Whether this is the very first worker, which prints the table of models.
+        self._first = False
         self._parts: ServerParts | None = None
         self._app: App | None = None
         self._grpc: GrpcioServer | NativeGrpcServer | None = None
@@ -377,15 +376,13 @@ class Service:
             log.info("serving on until the other workers are ready")
         stop_seen = time.monotonic() + STOP_SEEN_SECONDS
         while not (self._table.stopping or self._signals.quick):
-            if (
-                self._table.generation > generation
-            ):  # after a reload a whole newer generation must serve
+            # After a reload a whole newer generation must serve.
+            if self._table.generation > generation:
                 if self._table.replaced(generation, by_failed=by_failed):
                     return True
             else:
-                served = self._table.served_by_another(
-                    self._slot
-                )  # None: not yet, but perhaps soon
+                # None: not yet, but perhaps soon.
+                served = self._table.served_by_another(self._slot)
                 if served is False:
                     return False
                 if served and time.monotonic() >= stop_seen:

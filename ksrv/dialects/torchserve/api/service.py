@@ -72,9 +72,8 @@ class Service:
         start = time.time()
         try:
             items = checked_items(self._entry_point(rows, context), len(rows))
-            for (
-                processor
-            ) in context.request_processor:  # one failure fails all: a frame has one status
+            # One failure fails all: a frame has one status.
+            for processor in context.request_processor:
                 if processor.failure is not None:
                     raise processor.failure
         except Exception as error:

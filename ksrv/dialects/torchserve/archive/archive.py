@@ -439,9 +439,8 @@ def _write(members: list[Member], folder: Path) -> None:
         written.add(member.path)
         try:
             _write_member(member, folder / member.path)
-        except (
-            DAMAGE
-        ) as error:  # also an ArchiveError, whose text continues after the name of the entry
+        # Also an ArchiveError, whose text continues after the name of the entry.
+        except DAMAGE as error:
             raise ArchiveError(
                 f"{str(member.path)!r} cannot be unpacked: {_reason(error)}; {_remedy(error)}"
             ) from error

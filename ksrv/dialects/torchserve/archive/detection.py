@@ -66,9 +66,8 @@ def as_torchserve(
         return config
     if config.sequences is not None:
         raise Fault(("sequences",), "a handler that is written for TorchServe serves no sequences")
-    if (
-        function is not None
-    ):  # a manifest names functions only: TorchServe takes the only class of a file
+    # A manifest names functions only: TorchServe takes the only class of a file.
+    if function is not None:
         named = function
     model: dict[str, str] = {
         "modelName": name or root.name,

@@ -337,9 +337,7 @@ def _whole(given: Mapping[str, str], key: str, default: int, most: int = LARGEST
         return default
     if text.isascii() and text.isdigit() and len(text) <= 10 and int(text) <= most:
         return int(text)
-    raise errors.bad_request(
-        f"{key} must be a whole number, at most {most}, not {quote(text)}",
-    )
+    raise errors.bad_request(f"{key} must be a whole number, at most {most}, not {quote(text)}")
 
 
 def _workers(given: Mapping[str, str], key: str, default: int, least: int = 1) -> int:

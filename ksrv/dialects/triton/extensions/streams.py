@@ -90,9 +90,8 @@ class _Entry(StoredCall):
             Exception: The request failed.
         """
         self.check()
-        if (
-            self._response is None and self.handle is not None
-        ):  # the stream was closed before the answer was stored
+        # The stream was closed before the answer was stored.
+        if self._response is None and self.handle is not None:
             return self.handle.wait()
         return self.response()
 

@@ -312,9 +312,8 @@ class RunLoop:
             """Answer the batch. Runs on the event loop."""
             self._end(number, chunks)
             self.calls.end(batch)
-            with suppress(
-                ChannelClosed
-            ):  # the main thread gets the same error, and ends the process
+            # The main thread gets the same error, and ends the process.
+            with suppress(ChannelClosed):
                 self._finish(number, outputs)
 
         with continued(span):
