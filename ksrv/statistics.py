@@ -234,10 +234,7 @@ def _sendable(value: object) -> str:
 
 
 def total(
-    name: str,
-    version: str,
-    stats: Iterable[Stats],
-    counts: Iterable[Mapping[str, int]],
+    name: str, version: str, stats: Iterable[Stats], counts: Iterable[Mapping[str, int]]
 ) -> ModelStatistics:
     """Return the statistics of a model version.
 

@@ -17,13 +17,7 @@ from ksrv.engine.requests.handle import FutureHandle, QueuedRequest
 from ksrv.errors import Cancelled, InferenceError, NotLoaded, NotReady, Overloaded
 from ksrv.handlers.models import SERVER
 from ksrv.observe.tracing import TRACEPARENT, current_traceparent
-from ksrv.request import (
-    ExecutorInputs,
-    InferRequest,
-    InferResponse,
-    RequestHandle,
-    is_forwarded,
-)
+from ksrv.request import ExecutorInputs, InferRequest, InferResponse, RequestHandle, is_forwarded
 
 LOOK_NS = 50_000_000
 """Nanoseconds between two checks whether a client still waits for the batch that called."""

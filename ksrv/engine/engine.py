@@ -247,12 +247,7 @@ class Engine:
     # ---- requests ---------------------------------------------------------------------------
 
     def find(
-        self,
-        name: str,
-        version: str = "",
-        *,
-        waits: bool = True,
-        deadline_ns: int | None = None,
+        self, name: str, version: str = "", *, waits: bool = True, deadline_ns: int | None = None
     ) -> ModelVersion:
         """Return the model version that takes a request, for its `InferRequest.target`.
 
@@ -300,10 +295,7 @@ class Engine:
         return self._served(name, version).spec
 
     def wait_elsewhere(
-        self,
-        name: str,
-        call: Callable[[], object],
-        refuse: Callable[[Exception], object],
+        self, name: str, call: Callable[[], object], refuse: Callable[[Exception], object]
     ) -> bool:
         """Run a call on another thread after a dormant model was loaded; return False if no models are dormant.
 

@@ -29,13 +29,7 @@ from ksrv.engine.requests.response_cache import ResponseCache
 from ksrv.engine.requests.validation import RequestValidator, check_batching
 from ksrv.engine.sequences.table import SequenceTable
 from ksrv.engine.settings import EngineSettings
-from ksrv.errors import (
-    DeadlineExceeded,
-    HandlerFailed,
-    InvalidRequest,
-    KsrvError,
-    NotReady,
-)
+from ksrv.errors import DeadlineExceeded, HandlerFailed, InvalidRequest, KsrvError, NotReady
 from ksrv.images.preparer import image_preparers
 from ksrv.model.config import ModelSource
 from ksrv.model.spec import ModelSpec

@@ -14,13 +14,7 @@ from functools import partial
 import numpy as np
 
 from ksrv._native.memory import buffer_pool
-from ksrv._native.protobuf.infer_request import (
-    Input,
-    MessageError,
-    Request,
-    ValueOutOfRange,
-    scan,
-)
+from ksrv._native.protobuf.infer_request import Input, MessageError, Request, ValueOutOfRange, scan
 from ksrv._native.tensor import bytes_tensor
 from ksrv._native.tensor.datatype import CONTENTS
 from ksrv.errors import HandlerFailed, InvalidRequest, quote
@@ -35,13 +29,7 @@ from ksrv.protocol.parameters import (
 )
 from ksrv.protocol.protobuf import length_prefix, set_parameters
 from ksrv.protocol.shared_memory import CallerMemory, enabled
-from ksrv.protocol.tensors import (
-    check_bool,
-    measure,
-    subject,
-    tensor_bytes,
-    view,
-)
+from ksrv.protocol.tensors import check_bool, measure, subject, tensor_bytes, view
 from ksrv.request import (
     Array,
     Element,

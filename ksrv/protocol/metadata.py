@@ -10,14 +10,7 @@ from typing import Any
 
 from ksrv import __version__
 from ksrv.limits import Limits
-from ksrv.model.spec import (
-    AudioSpec,
-    Dimension,
-    ImageSpec,
-    ModelSpec,
-    TensorSpec,
-    changed_keys,
-)
+from ksrv.model.spec import AudioSpec, Dimension, ImageSpec, ModelSpec, TensorSpec, changed_keys
 from ksrv.protocol.protobuf import message_class
 
 SERVER_NAME = "ksrv"

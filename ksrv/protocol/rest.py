@@ -176,11 +176,7 @@ def _accepted(headers: Mapping[str, str]) -> frozenset[str]:
 
 
 def _document(
-    view: memoryview,
-    json_length: int,
-    spec: ModelSpec,
-    limits: Limits,
-    memory: CallerMemory | None,
+    view: memoryview, json_length: int, spec: ModelSpec, limits: Limits, memory: CallerMemory | None
 ) -> InferRequest:
     """Read a request in JSON, followed by the binary tensors."""
     size = len(view)
@@ -240,11 +236,7 @@ def _bounds(limits: Limits, open_texts: bool) -> Bounds:
 
 
 def _tensor(
-    body: memoryview,
-    entry: Input,
-    index: int,
-    spec: ModelSpec,
-    parameters: Parameters,
+    body: memoryview, entry: Input, index: int, spec: ModelSpec, parameters: Parameters
 ) -> Tensor:
     """Return an input, with its data in JSON or binary; an input in shared memory has no data yet."""
     data: Array | list[Element]

@@ -64,11 +64,7 @@ class App(falcon.App[Any, Any]):
     """
 
     def __init__(
-        self,
-        router: GuardedRouter,
-        guard: Guard,
-        read_document: DocumentReader,
-        **keywords: Any,
+        self, router: GuardedRouter, guard: Guard, read_document: DocumentReader, **keywords: Any
     ) -> None:
         super().__init__(router=router, **keywords)
         self._guarded_router = router

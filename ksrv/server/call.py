@@ -223,10 +223,7 @@ def _refuse(call: InferCall, error: Exception) -> None:
 
 
 def report(
-    error: Exception,
-    protocol: traffic.Protocol,
-    name: str,
-    fields: Mapping[str, str] | None = None,
+    error: Exception, protocol: traffic.Protocol, name: str, fields: Mapping[str, str] | None = None
 ) -> KsrvError:
     """Log and count a failure that is sent to a client.
 

@@ -48,9 +48,7 @@ def serve(
 
 
 def serve_command(
-    *handlers: Handler,
-    server: Mapping[str, Any],
-    settings: Mapping[str, Any],
+    *handlers: Handler, server: Mapping[str, Any], settings: Mapping[str, Any]
 ) -> list[str]:
     """Return the command line that serves handlers.
 

@@ -22,10 +22,7 @@ from ksrv.protocol.accept import JSON_TYPE
 from ksrv.protocol.error_texts import json_refusal, read_json
 from ksrv.protocol.json_data import B64
 from ksrv.protocol.openapi import Operation
-from ksrv.protocol.rest import (
-    RenderedBody,
-    file_body,
-)
+from ksrv.protocol.rest import RenderedBody, file_body
 from ksrv.protocol.tensors import subject
 from ksrv.request import InferRequest, InferResponse, Tensor
 

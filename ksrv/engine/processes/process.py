@@ -25,11 +25,7 @@ from ksrv._native.process.batch_ring import WorkerRing
 from ksrv.engine.executor import ExecutorAbsent
 from ksrv.engine.processes import messages, uses_ring
 from ksrv.engine.processes.backoff import Backoff
-from ksrv.engine.processes.interpreters import (
-    Interpreter,
-    handler_environment,
-    interpreter_for,
-)
+from ksrv.engine.processes.interpreters import Interpreter, handler_environment, interpreter_for
 from ksrv.engine.processes.link import ChannelClosed, ChannelError, Frame, Link
 from ksrv.engine.processes.messages import ErrorMessage, LoadMessage, LogMessage, MessageType
 from ksrv.engine.processes.process_log import ProcessLog

@@ -8,12 +8,7 @@ from typing import TypeAlias
 
 from ksrv._native.queue.request_handle import SequenceOrder
 from ksrv.errors import InvalidRequest, SequenceEnded, quote
-from ksrv.request import (
-    LARGEST_SEQUENCE_ID,
-    LONGEST_SEQUENCE_ID,
-    Parameter,
-    SequenceRequest,
-)
+from ksrv.request import LARGEST_SEQUENCE_ID, LONGEST_SEQUENCE_ID, Parameter, SequenceRequest
 
 SequenceId: TypeAlias = int | str
 

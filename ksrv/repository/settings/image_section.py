@@ -10,10 +10,7 @@ OUTPUT_DATATYPES = ("UINT8", "UINT16", "BOOL")
 
 
 def read_image(
-    path: KeyPath,
-    section: Section,
-    datatype: str,
-    shape: tuple[Dimension, ...],
+    path: KeyPath, section: Section, datatype: str, shape: tuple[Dimension, ...]
 ) -> ImageSpec:
     """Return a checked `image:` section.
 
@@ -30,10 +27,7 @@ def read_image(
 
 
 def read_output_image(
-    path: KeyPath,
-    section: Section,
-    datatype: str,
-    shape: tuple[Dimension, ...],
+    path: KeyPath, section: Section, datatype: str, shape: tuple[Dimension, ...]
 ) -> OutputImageSpec:
     """Return a checked `image:` section of an output.
 

@@ -27,12 +27,7 @@ from ksrv._native.tls.tls_context import TlsContext
 from ksrv.engine.available_memory import bytes_in_flight
 from ksrv.errors import KsrvError, Overloaded, RequestTooSlow
 from ksrv.limits import Limits, limit_name
-from ksrv.observe.traffic import (
-    Traffic,
-    counted_traffic,
-    unwatch_connections,
-    watch_connections,
-)
+from ksrv.observe.traffic import Traffic, counted_traffic, unwatch_connections, watch_connections
 from ksrv.protocol.grpc import MAX_MESSAGE
 from ksrv.request import InferRequest, InferResponse, RequestHandle
 from ksrv.server.call import Find, deliver, run_infer

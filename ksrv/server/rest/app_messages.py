@@ -126,13 +126,7 @@ class AppMessages:
     """
 
     def __init__(
-        self,
-        app: App,
-        cfg: Config,
-        servers: Sequence[Address],
-        *,
-        limits: Limits,
-        mount: str = "",
+        self, app: App, cfg: Config, servers: Sequence[Address], *, limits: Limits, mount: str = ""
     ) -> None:
         self._app = app
         self._environs = Environs(cfg, servers, mount)

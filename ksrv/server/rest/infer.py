@@ -99,10 +99,7 @@ class InferResource(InferenceResource):
         return request
 
     def _render(
-        self,
-        request: InferRequest,
-        memory: CallerMemory | None,
-        response: InferResponse,
+        self, request: InferRequest, memory: CallerMemory | None, response: InferResponse
     ) -> rest.RenderedBody:
         literals = self._settings.nan_literals
         return rest.render_infer(response, request, nan_literals=literals, memory=memory)

@@ -12,13 +12,7 @@ from ksrv.protocol.forms.uploads import is_upload
 from ksrv.protocol.rest import HEADER_LENGTH
 from ksrv.request import InferRequest
 from ksrv.server.call import Find, run_infer
-from ksrv.server.http.body import (
-    DIGITS,
-    BodyReader,
-    Bound,
-    content_length,
-    padding,
-)
+from ksrv.server.http.body import DIGITS, BodyReader, Bound, content_length, padding
 from ksrv.server.http.byte_budget import Reservation
 from ksrv.server.http.request_headers import request_headers
 from ksrv.server.http.wsgi_calls import WsgiCall, find_before_body

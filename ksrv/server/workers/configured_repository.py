@@ -15,8 +15,7 @@ if TYPE_CHECKING:
 
 
 def configured_repository(
-    settings: ServerSettings,
-    foreign: "Mapping[str, ForeignSettings]" = MappingProxyType({}),
+    settings: ServerSettings, foreign: "Mapping[str, ForeignSettings]" = MappingProxyType({})
 ) -> Repository:
     """Return the repository of the models to serve.
 

@@ -40,12 +40,7 @@ def imports_ts(file: Path) -> bool:
 
 
 def as_torchserve(
-    config: ModelConfig,
-    *,
-    folder: Path,
-    root: Path,
-    name: str = "",
-    function: str | None = None,
+    config: ModelConfig, *, folder: Path, root: Path, name: str = "", function: str | None = None
 ) -> ModelConfig:
     """Return the settings that run a handler as TorchServe would; see `HandlerReader.adopt`.
 

@@ -161,11 +161,7 @@ def read_archive(path: Path, name: str, defaults: ArchiveDefaults | None = None)
 
 
 def archived_config(
-    folder: Path,
-    manifest: Manifest,
-    defaults: ArchiveDefaults | None = None,
-    *,
-    archive: str = "",
+    folder: Path, manifest: Manifest, defaults: ArchiveDefaults | None = None, *, archive: str = ""
 ) -> tuple[ModelConfig, ArchiveReport]:
     """Return the settings that an unpacked archive asks for, and the report on them.
 

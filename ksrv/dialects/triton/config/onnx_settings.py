@@ -104,10 +104,7 @@ def _options(keys: Keys, report: Report) -> dict[str, Any]:
 
 
 def _providers(
-    path: KeyPath,
-    known: dict[str, str],
-    found: Sequence[Keys],
-    report: Report,
+    path: KeyPath, known: dict[str, str], found: Sequence[Keys], report: Report
 ) -> dict[str, dict[str, str]]:
     """Return the providers for the execution accelerators of one kind of device, with their options."""
     providers = {}

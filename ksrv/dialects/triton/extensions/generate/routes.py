@@ -7,11 +7,7 @@ from typing import Any
 import falcon
 
 from ksrv.dialects.dialect import AppParts
-from ksrv.dialects.triton.extensions.generate.bodies import (
-    REQUEST,
-    parse_generate,
-    render_generate,
-)
+from ksrv.dialects.triton.extensions.generate.bodies import REQUEST, parse_generate, render_generate
 from ksrv.dialects.triton.extensions.generate.descriptions import GENERATE, GENERATE_STREAM
 from ksrv.limits import Limits
 from ksrv.model.spec import ModelSpec

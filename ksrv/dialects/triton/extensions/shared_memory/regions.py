@@ -258,10 +258,7 @@ class Regions:
         return view
 
     def write(
-        self,
-        ref: SharedMemoryRef,
-        data: bytes | memoryview,
-        user: MemoryUser | None = None,
+        self, ref: SharedMemoryRef, data: bytes | memoryview, user: MemoryUser | None = None
     ) -> None:
         """Write bytes from the beginning of a reference.
 
