@@ -246,11 +246,7 @@ class ModelRegistry:
             reason = failed[0].message if failed else "it has no version to serve"
             retry_at = time.monotonic() + RETRY_SECONDS
             dormant = dormant_versions(
-                served.entry,
-                after.fingerprints,
-                served.counters,
-                failure=reason,
-                retry_at=retry_at,
+                served.entry, after.fingerprints, served.counters, failure=reason, retry_at=retry_at
             )
             self._put(name, dormant)
             return False

@@ -89,9 +89,7 @@ class ValuesCollector(Collector):
 
 def _times(models: Sequence[ModelStatistics]) -> Iterator[Metric]:
     durations = HistogramMetricFamily(
-        DURATIONS,
-        "From a request's arrival in the queue to its answer.",
-        labels=MODEL_LABELS,
+        DURATIONS, "From a request's arrival in the queue to its answer.", labels=MODEL_LABELS
     )
     stages = HistogramMetricFamily(
         STAGE_DURATIONS,

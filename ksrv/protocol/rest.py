@@ -197,11 +197,7 @@ def _document(
     if refs:
         first = min(refs)
         size = enabled(memory, subject(inputs[first].name, first)).read(
-            inputs,
-            refs,
-            takes_images=partial(_takes_images, spec),
-            received=size,
-            limits=limits,
+            inputs, refs, takes_images=partial(_takes_images, spec), received=size, limits=limits
         )
     return InferRequest(
         model_name=spec.name,

@@ -155,15 +155,11 @@ class KsrvWorker(Worker):  # type: ignore[misc]
                 self.cfg, settings, own_hosts=service.parts.access.own_hosts, mount=self._mount()
             ),
             ConnectionLimits(
-                settings,
-                max_connections=self.cfg.worker_connections,
-                keepalive=self.cfg.keepalive,
+                settings, max_connections=self.cfg.worker_connections, keepalive=self.cfg.keepalive
             ),
             self._fast_path,
             prepared_answers(
-                limits,
-                service.parts.extensions,
-                to_pages=bool(settings.allowed_origins),
+                limits, service.parts.extensions, to_pages=bool(settings.allowed_origins)
             ),
             check=self._fast_path.admits if service.parts.access.needs_token else None,
             shared=self.cfg.workers > 1,

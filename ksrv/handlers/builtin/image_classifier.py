@@ -96,8 +96,7 @@ class ImageClassifier(VisionHandler):
                 continue
             if isinstance(target, bool) or not isinstance(target, int) or not 0 <= target < classes:
                 batch.fail(
-                    request.slice.start,
-                    f"the parameter target is a class from 0 to {classes - 1}",
+                    request.slice.start, f"the parameter target is a class from 0 to {classes - 1}"
                 )
                 continue
             for row in range(request.slice.start, request.slice.stop):

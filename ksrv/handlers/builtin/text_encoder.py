@@ -108,8 +108,7 @@ class TextEncoder(BaseHandler):
                 # An id outside of the embedding can make a GPU unusable for this process.
                 if not known:
                     batch.fail(
-                        row,
-                        f"row {row} of 'token_ids' has an id outside of 0 to {self.largest_id}",
+                        row, f"row {row} of 'token_ids' has an id outside of 0 to {self.largest_id}"
                     )
                 rows.append(ids.tolist() if known else [0])
             return rows, [[0] * len(row) for row in rows]

@@ -79,11 +79,8 @@ def _see(path: object) -> None:
         return
     try:
         name = os.path.abspath(os.fsdecode(path))
-    except (
-        OSError,
-        ValueError,
-    ):  # no current folder, or an invalid name: opening the file fails as well
-        return
+    except (OSError, ValueError):
+        return  # no current folder, or an invalid name: opening the file fails as well
     path, notes = _watched.get(name) or _watched.get(os.path.realpath(name), ("", ""))
     if not path or path in _written:
         return

@@ -71,11 +71,7 @@ class InferCalls:
             return target.spec
 
         request = protocol.parse_infer(
-            message,
-            spec_of,
-            self._limits,
-            metadata=metadata,
-            memory=self.memory_of(call),
+            message, spec_of, self._limits, metadata=metadata, memory=self.memory_of(call)
         )
         request.target = target
         request.client = self._access.client_of(call.authorization)

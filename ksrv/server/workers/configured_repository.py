@@ -26,10 +26,7 @@ def configured_repository(
         SettingsError: The settings of a handler file are no JSON object.
     """
     return Repository(
-        settings.models,
-        formats(foreign),
-        settings.model_name,
-        _model_settings(settings),
+        settings.models, formats(foreign), settings.model_name, _model_settings(settings)
     )
 
 

@@ -146,11 +146,7 @@ class ChangeReplicator:
                 return _as_loaded(start, left)
             models = dict(look())
             entry = LogEntry(
-                kind="start",
-                slot=self._slot,
-                generation=generation,
-                pid=os.getpid(),
-                models=models,
+                kind="start", slot=self._slot, generation=generation, pid=os.getpid(), models=models
             )
             try:
                 positions = self._file.append([entry], since=since if readings_left else None)

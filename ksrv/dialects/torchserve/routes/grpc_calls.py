@@ -152,10 +152,7 @@ class PredictionCalls:
                     yield self._message(prediction=item, **sequence)
             except Exception as error:  # noqa: BLE001  (becomes an answer of the stream)
                 failure = report_grpc(error, call)
-                status = {
-                    "code": CODE_OF[failure.grpc_code],
-                    "message": failure.message,
-                }
+                status = {"code": CODE_OF[failure.grpc_code], "message": failure.message}
                 yield self._message(status=status, **sequence)
 
     def _items(self, received: Any, call: Call, headers: Mapping[str, str]) -> Iterator[bytes]:

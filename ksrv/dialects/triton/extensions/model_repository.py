@@ -106,10 +106,7 @@ class ModelRepository:
 
     def calls(self) -> dict[str, Behavior]:
         """Return the gRPC calls that change models, by their names."""
-        return {
-            "RepositoryModelLoad": self._load_call,
-            "RepositoryModelUnload": self._unload_call,
-        }
+        return {"RepositoryModelLoad": self._load_call, "RepositoryModelUnload": self._unload_call}
 
     def index_call(self, request: Any, call: Call) -> Any:
         """Answer RepositoryIndex."""

@@ -154,9 +154,7 @@ def add_tensors(
         for side in (inputs, outputs)
     ]
     return msgspec.structs.replace(
-        tensors,
-        inputs=(*tensors.inputs, *filled[0]),
-        outputs=(*tensors.outputs, *filled[1]),
+        tensors, inputs=(*tensors.inputs, *filled[0]), outputs=(*tensors.outputs, *filled[1])
     )
 
 
