@@ -7,7 +7,6 @@ answers from the ring into the connections. `serve` returns when Python must act
 """
 
 cimport numpy as cnp
-from cpython.list cimport PyList_New, PyList_SET_ITEM
 cimport cython
 from libc.stddef cimport size_t
 from libc.stdint cimport int64_t, uint32_t, uint64_t
@@ -19,12 +18,10 @@ from native.process.batch_dispatcher cimport (
     HandBack, Served,
 )
 from native.process.batch_ring cimport RingAnswer, RingOutput
-from native.queue.request cimport Request as CRequest
 from native.tensor.datatype cimport MAX_RANK as RANK_LIMIT
 
 from ksrv._native.process.batch_ring cimport WorkerRing
-from ksrv._native.queue.request_handle cimport RaisingTaken
-from ksrv._native.queue.request_queue cimport Queue
+from ksrv._native.queue.request_queue cimport Queue, ksrv_handles
 from ksrv._native.queue.stats cimport Stats
 from ksrv._native.server.request_batch cimport ksrv_plan_images
 from ksrv._native.server.model_endpoint cimport ModelEndpoint
@@ -146,7 +143,7 @@ cdef class RingDispatcher:
         if served == Served.message:
             return FIRST_BATCH_NUMBER + self.dispatcher.running().number
         # Served.requests: a batch that Python must run, such as one that does not fit the ring.
-        handles = _handles_of(&self.dispatcher.batch)
+        handles = ksrv_handles(self.dispatcher.batch.requests)
         self.dispatcher.batch.release_requests()
         return handles
 
@@ -155,7 +152,7 @@ cdef class RingDispatcher:
 
         Each call makes new handles, because batches in the ring have only fast-path requests.
         """
-        return _handles_of(<CDispatchedRun *>&self.dispatcher.running())
+        return ksrv_handles(self.dispatcher.running().requests)
 
     def hand_over(self) -> DispatchedRun:
         """Return the running batch for Python to finish, because its process is ending."""
@@ -180,7 +177,7 @@ cdef class RingDispatcher:
             made.fault = self.dispatcher.fault.decode()
         elif self.dispatcher.why == HandBack.outputs:
             self._read(made, self.ring.ring.answer_rows(batch.number))
-        made.handles = _handles_of(batch)
+        made.handles = ksrv_handles(batch.requests)
         batch.release_requests()
         return made
 
@@ -211,16 +208,3 @@ cdef class RingDispatcher:
             name = <bytes>answer.stage[i].name
             made.timings[name.decode()] = min(answer.stage[i].ns, most_ns)
         return 0
-
-
-cdef list _handles_of(const CDispatchedRun *batch):
-    """Return the handles of a batch's requests. The list takes over the references of `taken`."""
-    cdef list handles = PyList_New(<Py_ssize_t>batch.requests.size())
-    cdef size_t i
-    cdef CRequest *request
-    cdef void *handle
-    for i in range(batch.requests.size()):
-        request = batch.requests[i]
-        handle = (<RaisingTaken>request.taken)(request)
-        PyList_SET_ITEM(handles, <Py_ssize_t>i, <object>handle)
-    return handles

@@ -161,11 +161,8 @@ cdef class Queue:
             taken = self.queue.take(slot, requests.data(), room, &count, max_rows, delay_ns)
             enter_gil_gate()
         leave_gil_gate()
-        if taken == TAKE_READY_BATCH:
-            return True
-        if taken == TAKE_CLOSED:
-            return None
-        return _handles(requests.data(), count)
+        requests.resize(count)
+        return _taken(taken, requests)
 
     def prefetch(self, size_t room, uint64_t max_rows, uint64_t rows=0, int64_t oldest_ns=0,
                  int64_t delay_ns=0) -> list[Any] | Literal[True] | None:
@@ -190,11 +187,8 @@ cdef class Queue:
             )
             enter_gil_gate()
         leave_gil_gate()
-        if taken == TAKE_INSTANCE_IDLE:
-            return True
-        if taken == TAKE_CLOSED:
-            return None
-        return _handles(requests.data(), count)
+        requests.resize(count)
+        return _taken(taken, requests)
 
     def close_open_batch(self, bint ready) -> None:
         """End the prefetcher's turn.
@@ -304,10 +298,9 @@ cdef class Queue:
     def take_all(self) -> list[Any]:
         """Take out every waiting handle, whatever its batch key, without blocking."""
         cdef vector[CRequest *] requests
-        cdef size_t count
         requests.resize(self.queue.waiting())
-        count = self.queue.take_all(requests.data(), requests.size())
-        return _handles(requests.data(), count)
+        requests.resize(self.queue.take_all(requests.data(), requests.size()))
+        return ksrv_handles(requests)
 
     def wait_empty(self, object until_ns: int | None = None) -> bool:
         """Sleep until no accepted request is left.
@@ -394,11 +387,18 @@ cdef void _call(object count, list result) noexcept:
     count(result)
 
 
-cdef list _handles(CRequest **requests, size_t count):
-    cdef list handles = PyList_New(<Py_ssize_t>count)
+cdef object _taken(Take taken, const vector[CRequest *] &requests):
+    """Return the result of `Queue.take` or `Queue.prefetch`."""
+    if taken == TAKE_READY_BATCH or taken == TAKE_INSTANCE_IDLE:
+        return True
+    return None if taken == TAKE_CLOSED else ksrv_handles(requests)
+
+
+cdef list ksrv_handles(const vector[CRequest *] &requests):
+    cdef list handles = PyList_New(<Py_ssize_t>requests.size())
     cdef size_t i
     cdef void *handle
-    for i in range(count):
+    for i in range(requests.size()):
         handle = (<RaisingTaken>requests[i].taken)(requests[i])
         PyList_SET_ITEM(handles, <Py_ssize_t>i, <object>handle)
     return handles

@@ -49,14 +49,8 @@ if not cython.compiled:
     from ksrv._native.server.exchange import Exchange
 
     Route: TypeAlias = tuple[
-        str,
-        str,
-        Queue,
-        PreparedAnswer,
-        ModelEndpoint | None,
-        PreparedAnswer | None,
-        PreparedAnswer | None,
-        int,
+        str, str, Queue, PreparedAnswer, ModelEndpoint | None, PreparedAnswer | None,
+        PreparedAnswer | None, int,
     ]
 
 log: logging.Logger = logging.getLogger(__name__)
