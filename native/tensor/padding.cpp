@@ -69,20 +69,15 @@ void copy_padded(const unsigned char *from, const std::int64_t *from_shape, unsi
                  const std::int64_t *to_shape, std::size_t rank, const unsigned char *element,
                  std::size_t item_size) noexcept {
     const std::size_t outer = differing(from_shape, to_shape, rank);
-    if (outer == 0) {
+    if (outer <= 1) {
         const std::size_t nbytes = bytes_of(from_shape, rank, item_size);
         if (nbytes > 0) std::memcpy(to, from, nbytes);
+        fill_elements(to + nbytes, bytes_of(to_shape, rank, item_size) - nbytes, element, item_size);
         return;
     }
     const std::size_t from_step = bytes_of(from_shape + 1, rank - 1, item_size);
     const std::size_t to_step = bytes_of(to_shape + 1, rank - 1, item_size);
     if (to_step == 0) return;  // without values, other dimensions may be arbitrarily large
-    if (outer == 1) {
-        const std::size_t nbytes = static_cast<std::size_t>(from_shape[0]) * from_step;
-        if (nbytes > 0) std::memcpy(to, from, nbytes);
-        fill_elements(to + nbytes, static_cast<std::size_t>(to_shape[0]) * to_step - nbytes, element, item_size);
-        return;
-    }
     for (std::int64_t i = 0; i < from_shape[0]; ++i, from += from_step, to += to_step)
         copy_padded(from, from_shape + 1, to, to_shape + 1, rank - 1, element, item_size);
     fill_elements(to, static_cast<std::size_t>(to_shape[0] - from_shape[0]) * to_step, element, item_size);
