@@ -79,11 +79,11 @@ def copies(nbytes: int) -> dict[str, float]:
     import torch
 
     from ksrv._native.memory import buffer_pool
-    from ksrv.handlers.devices.cuda import CudaDevice, lease_pages
+    from ksrv.handlers.devices.cuda import CudaDevice
 
     device = CudaDevice("cuda:0")
     pageable = np.random.default_rng(0).integers(0, 255, nbytes, dtype=np.uint8)
-    leased = buffer_pool.array(lease_pages(nbytes), "<u1", (nbytes,))
+    leased = buffer_pool.array(buffer_pool.lease(nbytes, pages=True), "<u1", (nbytes,))
     leased[:] = pageable
     target = torch.device("cuda:0")
 

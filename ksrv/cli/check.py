@@ -90,7 +90,7 @@ def check(
             click.echo(json.dumps({"models": found}, indent=2))
         else:
             print_models(engine, None, settings)
-            for line in (*_remarks(found), *_shown_samples(found)):
+            for line in _remarks(found):
                 click.echo(line)
     finally:
         engine.close(timeout=10.0)
@@ -127,12 +127,6 @@ def _results(engine: "Engine") -> list[dict[str, Any]]:
     return found
 
 
-def _shown_samples(found: list[dict[str, Any]]) -> Iterator[str]:
-    """Yield a line for each comparison of answers to a sample."""
-    for one in found[0].get("samples", ()):
-        yield f"{one['sample']} {one['comparison']}: {one['output']} {one['result']}"
-
-
 def _was_run(model: "ModelVersion") -> bool:
     """Return whether the model's warm-up had a request to run."""
     from ksrv.engine.instances.warmup_requests import generated
@@ -155,6 +149,8 @@ def _remarks(found: list[dict[str, Any]]) -> Iterator[str]:
         yield f"{len(bad)} of {len(found)} models cannot be served as they are: {', '.join(bad)}"
     else:
         yield f"{len(found)} of {len(found)} models are ready"
+    for one in found[0].get("samples", ()):
+        yield f"{one['sample']} {one['comparison']}: {one['output']} {one['result']}"
 
 
 @contextmanager

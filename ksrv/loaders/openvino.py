@@ -11,6 +11,7 @@ An input or output of OpenVINO is called a port here.
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -119,11 +120,6 @@ class OpenVinoModel(NamedModel):
             else:
                 variable.state = openvino.Tensor(states[variable.name])
 
-    def forget(self) -> None:
-        """Give the model's variables their initial values."""
-        for variable in self._variables:
-            variable.reset()
-
     def _output(self, index: int, kind: str) -> Array:
         tensor = self._request.get_output_tensor(index)
         return _texts(tensor) if kind == "BYTES" else _plain(np.array(tensor.data), kind)
@@ -195,7 +191,7 @@ def load(request: LoadRequest, adapt: Adapt | None = None) -> LoadedModel:
         _outputs(compiled.outputs, outputs, path),
         tuple(name for name in known if name not in outputs),
         note=_FORGOTTEN if forgets else None,
-        forget=made.forget if forgets else None,
+        forget=partial(made.set_states, None) if forgets else None,
     )
 
 
@@ -237,9 +233,9 @@ def reshape(model: Any, wanted: Mapping[str, tuple[Dimension, ...]]) -> None:
     for port in model.inputs:
         if (shape := wanted.get(name_of(port))) is not None:
             bounds = (size if isinstance(size, tuple) else (size,) for size in shape)
-            partial = openvino.PartialShape([openvino.Dimension(*one) for one in bounds])
-            if partial != port.get_partial_shape():
-                shapes[port] = partial
+            wanted_shape = openvino.PartialShape([openvino.Dimension(*one) for one in bounds])
+            if wanted_shape != port.get_partial_shape():
+                shapes[port] = wanted_shape
     if shapes:
         model.reshape(shapes)
 

@@ -44,11 +44,6 @@ class ServerProcess(ChildServer):
         self._stopping = False
         self._thread = threading.Thread(target=self._run, name="ksrv server", daemon=True)
 
-    @property
-    def pid(self) -> int:
-        """The process id of the server's master."""
-        return self.process.pid
-
     def authorization(self) -> dict[str, str]:
         """Return the request header with which this process may read the server's metrics.
 

@@ -1,6 +1,7 @@
 """Reads the records in files that `files.py` wrote."""
 
 from collections.abc import Iterator
+from itertools import chain, islice
 from pathlib import Path
 
 import msgspec
@@ -43,14 +44,7 @@ def read_records(path: Path, most: int | None = None) -> Iterator[Record]:
     Raises:
         RecordError: The path has no file of records, or a line is no record.
     """
-    left = most
-    for file in record_files(path):
-        for record in _of_file(file):
-            if left is not None:
-                if left <= 0:
-                    return
-                left -= 1
-            yield record
+    yield from islice(chain.from_iterable(map(_of_file, record_files(path))), most)
 
 
 def _of_file(file: Path) -> Iterator[Record]:

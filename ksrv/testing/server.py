@@ -74,11 +74,6 @@ class Server(ChildServer):
         self._last_log: str | None = None
 
     @property
-    def pid(self) -> int:
-        """The process id of the master."""
-        return self.process.pid
-
-    @property
     def log(self) -> str:
         """The server's output so far, standard output and error."""
         if self._last_log is not None:

@@ -14,6 +14,7 @@ import logging
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -60,7 +61,8 @@ class CudaDevice(Device):
         import torch
 
         self._torch: Any = torch
-        self.lease_answer = lease_pages  # the runner of a handler process replaces it
+        # The runner of a handler process replaces it.
+        self.lease_answer = partial(buffer_pool.lease, pages=True)
         self._takes_inputs = False  # whether the handler has put an input on the device
         self._held: list[Array] = []  # arrays whose memory a queued copy may still read
         self._has_queued = False  # whether operations were queued since the last `finish`
@@ -266,15 +268,6 @@ class CudaDevice(Device):
 
     def _synchronise(self) -> None:
         self._stream.synchronize()
-
-
-def lease_pages(nbytes: int) -> Block:
-    """Return a block that can be pinned.
-
-    Args:
-        nbytes: How many bytes.
-    """
-    return buffer_pool.lease(nbytes, pages=True)
 
 
 def block_of(array: Array) -> Block | None:

@@ -49,6 +49,11 @@ class ChildServer:
         """The HTTP address as a URL."""
         return f"{'https' if self._settings.get('tls_cert') else 'http'}://{self.http}"
 
+    @property
+    def pid(self) -> int:
+        """The process id of the master."""
+        return self.process.pid
+
     def spawn(
         self,
         command_of: Callable[[str], list[str]],
