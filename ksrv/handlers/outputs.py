@@ -377,8 +377,7 @@ def _from_torch(name: str, tensor: Any) -> Any:
 
 
 def _from_bfloat16(name: str, patterns: Array, wanted: str | None) -> Tensor:
-    if wanted is None:
-        wanted = "BF16"
+    wanted = wanted or "BF16"
     array = _cast(name, patterns, "BF16", wanted)
     return Tensor(name, wanted, array.shape, array)
 

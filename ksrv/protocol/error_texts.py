@@ -245,9 +245,8 @@ def _type_fault(error: BodyError, body: memoryview, subject: str) -> str:
     wrong = f"must be {error.wanted}, not {_kind(body, error.offset)}"
     if error.field not in ("the body", "an entry of 'inputs'", "an entry of 'outputs'"):
         return f"{subject}: {what} {wrong}"
-    return (
-        f"{what} at index {error.index} {wrong}" if error.place != "request" else f"{what} {wrong}"
-    )
+    at = "" if error.place == "request" else f" at index {error.index}"
+    return f"{what}{at} {wrong}"
 
 
 def _syntax_fault(error: BodyError, body: memoryview) -> str:

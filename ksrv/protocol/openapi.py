@@ -205,11 +205,8 @@ def _infer_parameters(spec: ModelSpec) -> list[Document]:
 def _infer_answer(spec: ModelSpec) -> Document:
     content = json_content(_response_schema(spec)) | {"application/octet-stream": {"schema": _FILE}}
     if [entry.datatype for entry in spec.outputs] == ["BYTES"]:  # one element can be the whole body
-        types = (
-            [spec.outputs[0].content_type]
-            if spec.outputs[0].content_type
-            else ["audio/*", "image/*"]
-        )
+        declared = spec.outputs[0].content_type
+        types = [declared] if declared else ["audio/*", "image/*"]
         content |= {kind: {"schema": _FILE} for kind in types}
     return content
 
