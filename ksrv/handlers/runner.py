@@ -19,12 +19,7 @@ from ksrv.handlers.base_runner import BaseRunner, inference_mode
 from ksrv.handlers.batch import Batch, check_answers, fail_rest
 from ksrv.handlers.batch_argument import pass_batch
 from ksrv.handlers.batch_threads import pass_batches_on
-from ksrv.handlers.concurrent import (
-    ConcurrentLoop,
-    CurrentContext,
-    Done,
-    is_asynchronous,
-)
+from ksrv.handlers.concurrent import ConcurrentLoop, CurrentContext, Done, is_asynchronous
 from ksrv.handlers.context import Context
 from ksrv.handlers.declared.completion import complete_spec, declared_spec, keeps
 from ksrv.handlers.declared.declarations import (

@@ -9,9 +9,7 @@ cimport cython
 from native.images.decode.cost cimport (
     DECODED_APART_NS as NATIVE_DECODED_APART_NS, decode_ns, row_decoder_bytes,
 )
-from native.images.image_header cimport (
-    COMPRESSED_TEXTS, ImageFault, ImageHeader, read_image_header,
-)
+from native.images.image_header cimport COMPRESSED_TEXTS, ImageFault, ImageHeader, read_image_header
 from native.tensor.image_signature cimport (
     IMAGE_JPEG2000 as FIRST_NOT_DECODED, ImageFormat, image_format_name,
 )
