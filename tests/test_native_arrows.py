@@ -18,8 +18,20 @@ CORE = {
     "tls": {"base"},
     "http": {"base", "memory", "tls"},
     "queue": {"base", "memory"},
+    "trace": {"base", "protobuf", "queue"},
     "infer": {"base", "tensor", "json", "images"},
-    "server": {"base", "reactor", "images", "memory", "http", "queue", "tls", "infer", "tensor"},
+    "server": {
+        "base",
+        "reactor",
+        "images",
+        "memory",
+        "http",
+        "queue",
+        "tls",
+        "infer",
+        "tensor",
+        "trace",
+    },
     "http2": set(),
     "grpc": {
         "base",
@@ -34,7 +46,7 @@ CORE = {
         "tls",
         "server",
     },
-    "process": {"base", "memory", "tensor", "queue", "images", "server"},
+    "process": {"base", "memory", "tensor", "queue", "images", "server", "trace"},
 }
 MODULES = {
     "reactor": set(),

@@ -1,46 +1,57 @@
 """Traces requests by OpenTelemetry, if the setting `--trace otlp` is on. Needs the extra `otel`.
 
 OpenTelemetry's environment variables configure the export: `OTEL_EXPORTER_OTLP_ENDPOINT`, `OTEL_SERVICE_NAME`,
-`OTEL_TRACES_SAMPLER`. The provider is the process's global provider, so that spans which handlers create belong to the
-trace of their request. A handler process creates a separate provider for the first batch that has a span.
+`OTEL_TRACES_SAMPLER`. Native code records the spans of requests (`ksrv._native.server.batch_spans`), and `SpanExport`
+sends them. The provider is the process's global provider, so that spans which handlers create belong to the trace of
+their request. A handler process creates a separate provider for the first batch that has a span.
 """
 
 import logging
+import os
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, TypeAlias
 
+from ksrv._native.server.batch_spans import ModelTracing
+
 log = logging.getLogger(__name__)
 
 TRACEPARENT = "traceparent"
 
-Sampler: TypeAlias = Callable[[str, Mapping[str, str]], bool]
-"""Takes the model and the headers of a request, and returns whether the request is traced."""
+RateOf: TypeAlias = Callable[[str], int]
+"""Takes a model and returns N: one of N requests without a caller's span is traced; with 0 no request at all."""
+
+LARGEST_RATE = (1 << 64) - 1
+
+_SAMPLERS = {"always_on": 1.0, "always_off": 0.0, "traceidratio": None}
+"""OpenTelemetry's samplers, each also with the prefix `parentbased_`, and the share of the requests that they trace."""
 
 
 class TracingError(RuntimeError):
-    """OpenTelemetry is not installed."""
+    """OpenTelemetry is not installed, or a variable of its sampler is wrong."""
 
 
 class _Tracing:
-    """The tracing state of this process. Provider and tracer are None while nothing is traced."""
+    """The tracing state of this process. Provider, tracer and export are None while nothing is traced."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
         self.provider: Any = None
         self.tracer: Any = None
-        self.sampler: Sampler = lambda model, headers: True
+        self.export: Any = None
+        self.models: dict[str, list[ModelTracing]] = {}
+        self.rate_of: RateOf = lambda model: 1
 
 
 _OF_PROCESS = _Tracing()
 
 
 def check_installed() -> None:
-    """Refuse to trace without OpenTelemetry.
+    """Refuse to trace without OpenTelemetry, or with a sampler that ksrv does not know.
 
     Raises:
-        TracingError: A package is missing.
+        TracingError: A package is missing, or a variable is wrong.
     """
     try:
         import opentelemetry.exporter.otlp.proto.http.trace_exporter
@@ -49,12 +60,48 @@ def check_installed() -> None:
         raise TracingError(
             f"tracing needs OpenTelemetry ({error}); install it with: pip install 'ksrv[otel]'"
         ) from error
+    configured_sampler()
 
 
-def start() -> Any:
-    """Start tracing, unless this process traces already, and return the tracer."""
+def configured_sampler() -> tuple[bool, float]:
+    """Return whether the sampler follows the caller's decision, and the share of the other requests that it traces.
+
+    Raises:
+        TracingError: A variable is wrong.
+    """
+    name = os.environ.get("OTEL_TRACES_SAMPLER", "").strip().lower() or "parentbased_always_on"
+    base = name.removeprefix("parentbased_")
+    if base not in _SAMPLERS:
+        known = ", ".join([*_SAMPLERS, *(f"parentbased_{one}" for one in _SAMPLERS)])
+        raise TracingError(f"OTEL_TRACES_SAMPLER is {name!r}; ksrv has the samplers {known}")
+    share = _SAMPLERS[base]
+    if share is None:
+        given = os.environ.get("OTEL_TRACES_SAMPLER_ARG", "").strip() or "1.0"
+        try:
+            share = float(given)
+        except ValueError:
+            share = -1.0
+        if not 0.0 <= share <= 1.0:
+            raise TracingError(
+                f"OTEL_TRACES_SAMPLER_ARG is {given!r}; it must be a number from 0 to 1"
+            )
+    return base != name, share
+
+
+def start() -> None:
+    """Trace the requests of this process, unless it traces already."""
+    from ksrv.observe.span_export import SpanExport
+
+    provider = _start_provider()
     with _OF_PROCESS.lock:
-        if _OF_PROCESS.tracer is None:
+        if _OF_PROCESS.export is None:
+            _OF_PROCESS.export = SpanExport(provider.resource, *configured_sampler())
+
+
+def _start_provider() -> Any:
+    """Return the provider of this process, which handlers use too."""
+    with _OF_PROCESS.lock:
+        if _OF_PROCESS.provider is None:
             from opentelemetry import trace
             from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
             from opentelemetry.sdk.resources import Resource
@@ -65,45 +112,49 @@ def start() -> Any:
             provider = TracerProvider(resource=resource)
             provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
             trace.set_tracer_provider(provider)
-            use(provider)
-        return _OF_PROCESS.tracer
-
-
-def use(provider: Any) -> None:
-    """Trace with a provider; None ends tracing.
-
-    Args:
-        provider: An `opentelemetry.trace.TracerProvider`.
-    """
-    _OF_PROCESS.provider = provider
-    _OF_PROCESS.tracer = None if provider is None else provider.get_tracer("ksrv")
+            _OF_PROCESS.provider = provider
+        return _OF_PROCESS.provider
 
 
 def stop() -> None:
     """Export the remaining spans, and end tracing."""
     with _OF_PROCESS.lock:
-        provider = _OF_PROCESS.provider
-        use(None)
-    if provider is not None:
-        try:
+        provider, export = _OF_PROCESS.provider, _OF_PROCESS.export
+        _OF_PROCESS.provider = _OF_PROCESS.export = None
+    try:
+        if export is not None:
+            export.stop()
+        if provider is not None:
             provider.shutdown()
-        except Exception:
-            log.exception("the last spans could not be exported")
+    except Exception:
+        log.exception("the last spans could not be exported")
 
 
-def tracer() -> Any:
-    """Return the tracer of this process; None while nothing is traced."""
-    return _OF_PROCESS.tracer
+def is_on() -> bool:
+    """Return whether the requests of this process are traced."""
+    return _OF_PROCESS.export is not None
 
 
-def sample_by(sampler: Sampler) -> None:
-    """Trace the requests for which a sampler returns True, instead of all."""
-    _OF_PROCESS.sampler = sampler
+def tracing_of(model: str, version: str) -> ModelTracing | None:
+    """Return which requests of a model version are traced; None while nothing is traced."""
+    if not is_on():
+        return None
+    from ksrv.observe import current_span
+
+    made = ModelTracing(model, version, current_span)
+    with _OF_PROCESS.lock:
+        _OF_PROCESS.models.setdefault(model, []).append(made)
+        made.set_rate(min(_OF_PROCESS.rate_of(model), LARGEST_RATE))
+    return made
 
 
-def is_traced(model: str, headers: Mapping[str, str]) -> bool:
-    """Return whether the next request of a model is traced."""
-    return _OF_PROCESS.sampler(model, headers)
+def rate_by(rate_of: RateOf) -> None:
+    """Trace so many requests of each model from now on."""
+    with _OF_PROCESS.lock:
+        _OF_PROCESS.rate_of = rate_of
+        for name, versions in _OF_PROCESS.models.items():
+            for version in versions:
+                version.set_rate(min(rate_of(name), LARGEST_RATE))
 
 
 def context_of(headers: Mapping[str, str]) -> Any:
@@ -118,7 +169,7 @@ def context_of(headers: Mapping[str, str]) -> Any:
 
 def current_traceparent() -> str:
     """Return the `traceparent` of the span that is current on this thread; "" without one."""
-    if _OF_PROCESS.tracer is None:
+    if _OF_PROCESS.provider is None:
         return ""
     from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
@@ -135,7 +186,7 @@ def continued(traceparent: str) -> Iterator[None]:
         return
     from opentelemetry import context
 
-    start()
+    _start_provider()
     token = context.attach(context_of({TRACEPARENT: traceparent}))
     try:
         yield

@@ -64,6 +64,13 @@ enum Stage : int {
     STAGES,
 };
 
+// The time that a stage of a batch took, under the name that answers and spans show.
+struct ReplyStage {
+    const char *name;
+    std::size_t length;
+    std::uint64_t nanoseconds;
+};
+
 // Sums over the batches with one number of rows.
 struct SizeSums {
     std::uint64_t batches = 0, input_ns = 0, infer_ns = 0, output_ns = 0;

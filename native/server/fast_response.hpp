@@ -28,12 +28,6 @@ struct ReplyPart {
     std::int64_t row_bytes;
 };
 
-struct ReplyStage {
-    const char *name;
-    std::size_t length;
-    std::uint64_t nanoseconds;
-};
-
 // Whether the outputs are the model's declared outputs.
 bool are_declared(const ModelSignature &signature, const ReplyPart *parts, int part_count) noexcept;
 

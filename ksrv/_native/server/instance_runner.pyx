@@ -8,8 +8,6 @@ from the thread that submitted its requests, `_run` from the instance's thread, 
 `run_and_answer`.
 """
 
-from functools import partial
-
 from cpython.list cimport PyList_GET_SIZE
 cimport cython
 from libc.stdint cimport int64_t, uint64_t
@@ -19,6 +17,7 @@ from native.base.clock cimport now_ns
 from ksrv._native.queue.request_handle cimport NativeHandle
 from ksrv._native.queue.request_queue cimport Queue
 from ksrv._native.queue.stats cimport Stats
+from ksrv._native.server.batch_spans cimport BatchSpans, ModelTracing, ksrv_spans_of
 from ksrv._native.server.model_endpoint cimport FastHandle
 from ksrv._native.server.request_batch cimport RequestBatch, ksrv_has_images, ksrv_new_batch
 
@@ -44,13 +43,13 @@ cdef class InstanceRunner:
     """Runs the batches of one instance, on the thread that holds its slot.
 
     Attributes:
-        trace_of: Returns the spans of a batch, or None. None without tracing.
+        tracing: Which requests are traced, or None.
         busy_since: The monotonic clock in nanoseconds when the running batch began, or 0.
         inline_credit: Earned by quick runs; see `Instance._note_pace`.
     """
 
     cdef readonly Stats stats
-    cdef public object trace_of
+    cdef public ModelTracing tracing
     cdef readonly int64_t busy_since
     cdef public int64_t inline_credit
     cdef readonly Queue queue
@@ -62,8 +61,6 @@ cdef class InstanceRunner:
     # The last batch's answers were copied from its outputs. Then the references to the inputs of
     # the next batch need not be counted: that is needed only to send outputs without a copy.
     cdef bint copied
-
-    trace_of: Callable[[Any], Any] | None
 
     def __init__(
         self, Queue queue not None, object executor, Stats stats not None, object model: Any,
@@ -169,9 +166,13 @@ cdef class InstanceRunner:
         except BaseException as error:
             self._fail(dispatched.handles, error)
 
+    cpdef BatchSpans spans_of(self, RequestBatch batch):
+        """Return the spans of a batch, or None if none of its requests is traced."""
+        return None if self.tracing is None else ksrv_spans_of(batch, self.tracing)
+
     cdef int execute(self, RequestBatch batch, bint later) except -1:
         """Run a batch within its spans of a trace, if traces are recorded."""
-        cdef object spans = None if self.trace_of is None else self.trace_of(batch)
+        cdef BatchSpans spans = self.spans_of(batch)
         try:
             self.run_and_answer(batch, later, spans)
         finally:
@@ -179,7 +180,7 @@ cdef class InstanceRunner:
                 spans.end()
         return 0
 
-    cdef int run_and_answer(self, RequestBatch batch, bint later, object spans) except -1:
+    cdef int run_and_answer(self, RequestBatch batch, bint later, BatchSpans spans) except -1:
         """Join the rows of a batch, run it, and answer its requests (`later` as `Queue.finish`)."""
         cdef int64_t began = now_ns()
         cdef int64_t ran_ns = 0
@@ -195,10 +196,14 @@ cdef class InstanceRunner:
                 if spans is None:
                     outputs = self.executor.run(batch, deadline)
                 else:
-                    outputs = spans.run(batch, partial(self.executor.run, batch, deadline))
+                    with spans:
+                        outputs = self.executor.run(batch, deadline)
+                    spans.finish(outputs)
             ran_ns = batch.ran_ns = now_ns() - began
             self.copied = batch.reply(outputs, self.queue, self.stats, later)
         except BaseException as error:
+            if spans is not None:
+                spans.finish(error)
             failure = self._failure_of(batch, error)
             if failure is None:
                 return 0  # its requests are queued again

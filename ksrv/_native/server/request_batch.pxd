@@ -4,12 +4,17 @@ from libc.stdint cimport int64_t, uint64_t
 from libcpp.vector cimport vector
 
 from native.infer.model_signature cimport InputSignature
+from native.queue.stats cimport ReplyStage
 from native.server.fast_rows cimport RowWriter
 
 from ksrv._native.batch.batch cimport ExecutorInputs, ExecutorOutputs
 from ksrv._native.queue.request_queue cimport Queue
 from ksrv._native.queue.stats cimport Stats
 from ksrv._native.server.model_endpoint cimport ModelEndpoint
+
+
+cdef enum:
+    STAGES = 16  # an answer with this many stages or more is left to Python
 
 
 cdef class RequestBatch(ExecutorInputs):
@@ -54,3 +59,9 @@ cdef int ksrv_plan_images(ModelEndpoint endpoint, RowWriter &writer) except -1
 
 # Whether a request has encoded images.
 cdef bint ksrv_has_images(object handle) except -1
+
+# Writes the stages of a batch and their times, first the assembly. Returns their number, at most
+# STAGES.
+cdef int ksrv_stages(
+    ReplyStage *stages, RequestBatch batch, ExecutorOutputs outputs
+) except -1

@@ -35,9 +35,10 @@ from native.images.image_input cimport EncodedImage
 from native.infer.fast_request cimport FAST_OUTPUTS, RowSource, needs_padding
 from native.memory.buffer_pool cimport BufferPool, count_copy as count_copied
 from native.queue.request cimport Request as CRequest
+from native.queue.stats cimport ReplyStage
 from native.server.fast_path cimport FastRequest
 from native.server.fast_response cimport (
-    FastReply, ReplyPart, ReplyStage, answer_batch, set_row_bytes,
+    FastReply, ReplyPart, answer_batch, set_row_bytes,
 )
 from native.server.fast_rows cimport ImagePlace, PictureSize
 from native.tensor.datatype cimport DT_INVALID, MAX_RANK as RANK_LIMIT, datatype_of, item_size_of
@@ -68,9 +69,6 @@ cdef extern from "base/small_vector.hpp" nogil:
 
     cdef cppclass Marks "ksrv::SmallVector<unsigned char, 32>":
         unsigned char *extend(size_t count) noexcept
-
-cdef enum:
-    STAGES = 16  # an answer with this many stages or more is left to Python
 
 
 @cython.final
@@ -676,8 +674,9 @@ cdef void _put_stage(
     stage.nanoseconds = nanoseconds
 
 
-cdef int _stages(ReplyStage *stages, RequestBatch batch, ExecutorOutputs outputs) except -1:
-    """Write the stages and their times. Return their number, at most STAGES."""
+cdef int ksrv_stages(
+    ReplyStage *stages, RequestBatch batch, ExecutorOutputs outputs
+) except -1:
     cdef const StageTimes *times = &outputs.times
     cdef const char *text
     cdef Py_ssize_t length = 0
@@ -730,7 +729,7 @@ cdef bint _reply(RequestBatch batch, ExecutorOutputs outputs, Queue queue, Stats
     reply.parts = parts.parts
     reply.part_count = parts.count
     reply.stages = stages
-    reply.stage_count = _stages(stages, batch, outputs)
+    reply.stage_count = ksrv_stages(stages, batch, outputs)
     reply.ran_ns = <uint64_t>batch.ran_ns
     return reply.stage_count < STAGES and answer_batch(
         queue.queue, &stats.sums, requests, count, won, reply

@@ -11,12 +11,12 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
+from ksrv._native.server.batch_spans import BatchSpans
 from ksrv._native.server.instance_runner import FIRST_UNSHARED_KEY, InstanceRunner
 from ksrv._native.server.request_batch import RequestBatch
 from ksrv.engine.executor import Executor
 from ksrv.engine.instances.host import InstanceHost
 from ksrv.engine.instances.restarts import ExecutorRestarts
-from ksrv.engine.instances.spans import RequestSpans, trace_of
 from ksrv.errors import KsrvError
 from ksrv.request import ExecutorOutputs
 
@@ -90,8 +90,8 @@ class ConcurrentInstance:
     def _begin(self, batch: RequestBatch) -> bool:
         """Start a batch. Return False if all of its requests have ended, or it cannot be started."""
         handles = batch.handles
-        queue, instance, spec = self.host.queue, self.instance, self.host.spec
-        trace: RequestSpans | None = None
+        queue, instance = self.host.queue, self.instance
+        spans: BatchSpans | None = None
         if batch.attempts:
             self._again.acquire()
         try:
@@ -100,20 +100,20 @@ class ConcurrentInstance:
                 batch.keep(alive)
             if not alive:
                 return self._not_begun(batch)
-            trace = trace_of(batch, spec.name, spec.version)
+            spans = instance.spans_of(batch)
             began = time.monotonic_ns()
 
             def done(outputs: ExecutorOutputs | KsrvError) -> None:
                 batch.ran_ns = time.monotonic_ns() - began
                 self._end(batch, outputs)
-                _end_trace(trace, outputs)
+                _end_spans(spans, outputs)
 
             inputs = batch.inputs()
-            with nullcontext() if trace is None else trace.begin(inputs):
+            with nullcontext() if spans is None else spans:
                 cancel = self.executor.begin(inputs, done, instance._deadline(alive, began))
         except BaseException as error:  # noqa: BLE001  it is the batch's failure, not the thread's
             self._fail(batch, error)
-            _end_trace(trace, error)
+            _end_spans(spans, error)
             return self._not_begun(batch)
         for handle in alive:
             handle.add_done_callback(lambda _: _cancel_ended(alive, cancel))
@@ -145,10 +145,10 @@ class ConcurrentInstance:
             self.instance._answer_failed(batch, failure, later=False)
 
 
-def _end_trace(trace: RequestSpans | None, result: ExecutorOutputs | BaseException) -> None:
-    if trace is not None:
-        trace.finish(result)
-        trace.end()
+def _end_spans(spans: BatchSpans | None, result: ExecutorOutputs | BaseException) -> None:
+    if spans is not None:
+        spans.finish(result)
+        spans.end()
 
 
 def _cancel_ended(handles: list[Any], cancel: Callable[[], None]) -> None:

@@ -42,7 +42,6 @@ from ksrv.engine.executor import Executor, ExecutorAbsent, ExecutorDied
 from ksrv.engine.instances.concurrent_instance import ConcurrentInstance
 from ksrv.engine.instances.host import InstanceHost, counted_failures, leased
 from ksrv.engine.instances.restarts import ExecutorRestarts
-from ksrv.engine.instances.spans import trace_of
 from ksrv.engine.requests.handle import QueuedRequest
 from ksrv.errors import HandlerFailed, KsrvError
 from ksrv.model.spec import ModelSpec
@@ -87,8 +86,7 @@ class Instance(InstanceRunner):
         super().__init__(host.queue, executor, Stats(), host, lease)
         self._host = host
         host.all_stats.append(self.stats)
-        if tracing.tracer() is not None:
-            self.trace_of = partial(trace_of, name=host.spec.name, version=host.spec.version)
+        self.tracing = tracing.tracing_of(host.spec.name, host.spec.version)
         self.number = number
         # Set by `serve` and `stop`; the thread waits for it after loading.
         self._go = threading.Event()
@@ -160,7 +158,7 @@ class Instance(InstanceRunner):
     @property
     def _ring(self) -> WorkerRing | None:
         """The ring of the executor's process, or None. None if batches are traced: only messages carry the span."""
-        return None if self.trace_of is not None else self.executor.ring
+        return None if self.tracing is not None else self.executor.ring
 
     def execute(self, batch: ExecutorInputs, deadline_ns: int | None = None) -> ExecutorOutputs:
         """Run a batch that no client sent, for warming up.

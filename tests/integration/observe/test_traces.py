@@ -8,7 +8,6 @@ import grpc
 import pytest
 import requests
 
-from ksrv.dialects.triton.extensions.trace_settings import TraceSetting, set_setting
 from ksrv.observe import tracing
 from ksrv.testing import Server
 from tests.support.models import SLOW, VECTOR, write_model
@@ -24,6 +23,7 @@ from opentelemetry import trace
 
 
 def inference(x):
+    trace.get_current_span().set_attribute("mine", 7)
     with trace.get_tracer("mine").start_as_current_span("mine"):
         if x[0, 0] < 0:
             raise ValueError("negative")
@@ -107,6 +107,23 @@ def test_one_request_is_one_tree(server, collected, way, model):
     expected |= {f"{root} / ksrv.batch / {stage}" for stage in STAGES}
     assert set(found) - {f"{root} / ksrv.assemble"} == expected
     assert set(found.values()) == {1}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_handlers_attribute_and_tracestate_are_kept(server, collected, way):
+    trace, _, parent = new_trace()
+    if way == "gRPC":
+        over_grpc(server, "inline", parent)
+    else:
+        more = {"TE": "trailers"} if way == "HTTP in Python" else {}
+        over_http(server, "inline", parent, tracestate="a=1,b@c=2", **more)
+    wait_until(lambda: any(one.name == "infer inline" for one in collected.of_trace(trace)))
+    spans = {one.name: one for one in collected.of_trace(trace)}
+    attributes = {one.key: one.value for one in spans["ksrv.batch"].attributes}
+    assert attributes["mine"].int_value == 7
+    assert attributes["ksrv.batch.requests"].int_value == 1
+    for span in spans.values():
+        assert span.trace_state == ("" if way == "gRPC" else "a=1,b@c=2")
 
 
 def test_times_lie_within_each_other(server, collected):
@@ -244,22 +261,29 @@ def test_one_of_so_many_requests_is_traced(settings, collected):
     assert traced(collected, settings, "inline", 12) == 12
 
 
-@pytest.mark.parametrize(
-    ("parent", "is_one"),
-    [
-        ("00-" + "a" * 32 + "-" + "b" * 16 + "-01", True),
-        ("x", False),
-        ("00-" + "0" * 32 + "-" + "b" * 16 + "-01", False),
-        ("", False),
-    ],
-)
-def test_only_a_callers_span_passes_the_rate(parent, is_one):
-    set_setting("m", TraceSetting(rate=1000))
-    try:
-        assert tracing.is_traced("m", {})  # the first of a thousand
-        assert tracing.is_traced("m", {"traceparent": parent}) == is_one
-    finally:
-        set_setting("m", TraceSetting())
+def test_rate_counts_only_requests_without_a_valid_callers_span(settings, collected):
+    requests.post(settings_of(settings, "inline"), json={"trace_rate": 1000}, timeout=60)
+    before = collected.named("infer inline")
+    for parent in ("", "x", "00-" + "0" * 32 + "-" + "b" * 16 + "-01"):
+        over_http(settings, "inline", parent)
+    trace, _, parent = new_trace()
+    over_http(settings, "inline", parent)
+    wait_until(lambda: any(one.name == "infer inline" for one in collected.of_trace(trace)))
+    assert collected.named("infer inline") - before == 2  # the first of a thousand, and the last
+
+
+def test_unknown_sampler_is_refused(monkeypatch):
+    monkeypatch.setenv("OTEL_TRACES_SAMPLER", "sometimes")
+    with pytest.raises(tracing.TracingError, match="always_on, always_off, traceidratio"):
+        tracing.check_installed()
+
+
+@pytest.mark.parametrize("share", ["-0.1", "1.5", "half", "nan"])
+def test_share_outside_0_to_1_is_refused(share, monkeypatch):
+    monkeypatch.setenv("OTEL_TRACES_SAMPLER", "traceidratio")
+    monkeypatch.setenv("OTEL_TRACES_SAMPLER_ARG", share)
+    with pytest.raises(tracing.TracingError, match="a number from 0 to 1"):
+        tracing.check_installed()
 
 
 @pytest.mark.parametrize(

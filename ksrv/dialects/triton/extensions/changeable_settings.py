@@ -203,7 +203,7 @@ def _trace_settings(model: str) -> dict[str, Any]:
     """Return the trace settings of a model, or of all models for "", in Triton's form."""
     found = full_setting(model)
     return {
-        "trace_level": ["TIMESTAMPS" if tracing.tracer() and found.enabled else "OFF"],
+        "trace_level": ["TIMESTAMPS" if tracing.is_on() and found.enabled else "OFF"],
         "trace_rate": str(found.rate),
         "trace_count": "-1",
         "log_frequency": "0",
@@ -214,7 +214,7 @@ def _trace_settings(model: str) -> dict[str, Any]:
 
 def _trace_of(model: str, document: Mapping[str, Any]) -> TraceSetting:
     """Return the trace settings of a model with the changes in a document."""
-    if tracing.tracer() is None:
+    if not tracing.is_on():
         raise InvalidRequest("this server traces nothing; start it with --trace otlp")
     wanted = own_setting(model)
     for name, value in document.items():

@@ -1,19 +1,12 @@
 """Decides which requests are traced, by Triton's trace settings for all models and for single models."""
 
 import copy
-import itertools
-import re
 import threading
-from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 import msgspec
 
 from ksrv.observe import tracing
-
-_TRACEPARENT = re.compile(
-    r"\s*[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}.*"
-)
 
 
 class TraceSetting(msgspec.Struct):
@@ -37,7 +30,6 @@ class FullSetting(NamedTuple):
 
 _lock = threading.Lock()
 _settings: dict[str, TraceSetting] = {}  # by model; "" for all models
-_requests: dict[str, Iterator[int]] = {}  # the count of requests by model, for `rate`
 
 
 def own_setting(model: str) -> TraceSetting:
@@ -58,8 +50,7 @@ def set_setting(model: str, value: Any) -> None:
             _settings.pop(model, None)
         else:
             _settings[model] = setting
-        _requests.pop(model, None)
-    tracing.sample_by(is_traced)
+    tracing.rate_by(_rate_of)
 
 
 def full_setting(model: str) -> FullSetting:
@@ -71,10 +62,7 @@ def full_setting(model: str) -> FullSetting:
     return FullSetting(enabled is not False, 1 if rate is None else rate)
 
 
-def is_traced(model: str, headers: Mapping[str, str]) -> bool:
-    """Return whether to trace the next request of a model. Counts the request if `rate` is above 1."""
+def _rate_of(model: str) -> int:
+    """Return N to trace one of N requests of a model; 0 to trace none."""
     enabled, rate = full_setting(model)
-    if not enabled or rate == 1 or _TRACEPARENT.fullmatch(headers.get(tracing.TRACEPARENT, "")):
-        return enabled
-    with _lock:
-        return next(_requests.setdefault(model, itertools.count())) % rate == 0
+    return rate if enabled else 0
