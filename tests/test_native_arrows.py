@@ -18,7 +18,7 @@ CORE = {
     "tls": {"base"},
     "http": {"base", "memory", "tls"},
     "queue": {"base", "memory"},
-    "trace": {"base", "protobuf", "queue"},
+    "trace": {"base", "protobuf", "queue", "reactor"},
     "infer": {"base", "tensor", "json", "images"},
     "server": {
         "base",

@@ -1,21 +1,21 @@
 """The current span while a handler runs: the span of its batch, which native code records.
 
 Spans that a handler starts become children of this span. Attributes and events that a handler sets on the span itself
-are kept here, and added to the encoding of the span.
+are kept here, and added to the encoding of the span. This module also encodes the rare parts of spans for native code.
 """
 
+from collections.abc import Mapping
 from contextvars import Token
 from typing import Any
 
 from opentelemetry import context, trace
 from opentelemetry.context import Context
 from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
-from opentelemetry.sdk.trace import ReadableSpan
+from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
+from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags, TraceState
 
 from ksrv.errors import KsrvError
-
-_SAMPLED = TraceFlags(TraceFlags.SAMPLED)
 
 
 class BatchSpan(NonRecordingSpan):
@@ -41,27 +41,30 @@ def _noted(name: str) -> Any:
     return note
 
 
-for _name in (
-    "set_attribute",
-    "set_attributes",
-    "add_event",
-    "add_link",
-    "update_name",
-    "set_status",
-):
+_KEPT_IDS: Any = "trace_id span_id trace_state parent_span_id kind start_time_unix_nano end_time_unix_nano flags".split()
+"""The fields of a batch's span that native code encodes."""
+_NOTED = "set_attribute set_attributes add_event add_link update_name set_status record_exception"
+for _name in _NOTED.split():
     setattr(BatchSpan, _name, _noted(_name))
-BatchSpan.record_exception = _noted("record_exception")
 
 
 def enter(trace_id: bytes, span_id: bytes, state: bytes) -> tuple[BatchSpan, Token[Context]]:
     """Make a batch's span current, and return it and the token for `leave`."""
     kept = TraceState.from_header([state.decode()]) if state else None
+    flags = TraceFlags(TraceFlags.SAMPLED)
     ids = int.from_bytes(trace_id), int.from_bytes(span_id)
-    span = BatchSpan(SpanContext(*ids, False, _SAMPLED, kept))
+    span = BatchSpan(SpanContext(*ids, False, flags, kept))
     return span, context.attach(trace.set_span_in_context(span))
 
 
 leave = context.detach
+
+
+def head_of(headers: Mapping[str, str]) -> bytes:
+    """Return the lines of a request's head that tracing reads."""
+    names = ("traceparent", "tracestate", "x-request-id")
+    lines = [f"{name}: {headers[name]}\r\n" for name in names if name in headers]
+    return "".join(lines).encode("utf-8", "replace")
 
 
 def valid_state(state: bytes) -> bytes:
@@ -69,21 +72,42 @@ def valid_state(state: bytes) -> bytes:
     return TraceState.from_header([state.decode("latin-1")]).to_header().encode()
 
 
-def recorded(span: BatchSpan) -> bytes:
-    """Return the fields of OTLP's `Span` that a handler has set."""
-    notes: ReadableSpan | None = span.notes
-    if notes is None:
-        return b""
-    (resource,) = encode_spans([notes]).resource_spans
-    (made,) = resource.scope_spans[0].spans
-    for field in ("trace_id", "span_id", "parent_span_id", "trace_state", "kind", "flags"):
-        made.ClearField(field)
-    for field in ("start_time_unix_nano", "end_time_unix_nano"):
-        made.ClearField(field)
-    encoded: bytes = made.SerializeToString()
+def _encoded(*, attributes: Mapping[str, str], **fields: Any) -> bytes:
+    """Return fields of OTLP's `Span`."""
+    pairs = [
+        KeyValue(key=key, value=AnyValue(string_value=value)) for key, value in attributes.items()
+    ]
+    encoded: bytes = Span(attributes=pairs, **fields).SerializeToString()
     return encoded
 
 
-def error_text(error: BaseException) -> str:
-    """Return the description of a failure."""
-    return error.message if isinstance(error, KsrvError) else type(error).__name__
+def fields_of(model: str, version: str) -> tuple[bytes, bytes]:
+    """Return name, kind and attributes of the spans of each request, and of each batch."""
+    named = {"ksrv.model.name": model, "ksrv.model.version": version}
+    return (
+        _encoded(name=f"infer {model}", kind=Span.SPAN_KIND_SERVER, attributes=named),
+        _encoded(name="ksrv.batch", kind=Span.SPAN_KIND_INTERNAL, attributes=named),
+    )
+
+
+def failure(error: BaseException | str) -> bytes:
+    """Return the fields of a failed span."""
+    text = error if isinstance(error, str) else type(error).__name__
+    kinds = {} if isinstance(error, str) else {"error.type": text}
+    if isinstance(error, KsrvError):
+        text = error.message.encode("utf-8", "replace").decode()
+    status = Status(code=Status.STATUS_CODE_ERROR, message=text)
+    return _encoded(status=status, attributes=kinds)
+
+
+def recorded(span: BatchSpan, error: BaseException | None) -> bytes:
+    """Return the fields that a handler has set on its batch's span, and the batch's failure."""
+    failed = b"" if error is None else failure(error)
+    if span.notes is None:
+        return failed
+    (resource,) = encode_spans([span.notes]).resource_spans
+    (made,) = resource.scope_spans[0].spans
+    for field in _KEPT_IDS:
+        made.ClearField(field)
+    encoded: bytes = made.SerializeToString()
+    return encoded + failed

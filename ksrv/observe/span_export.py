@@ -16,24 +16,26 @@ from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import SpanContext
 
-from ksrv._native.server.batch_spans import close_span_log, open_span_log, take_spans
+from ksrv._native.server.batch_spans import take_spans
 
 log = logging.getLogger(__name__)
 
+LONGEST_WAIT_S = 0.1
+"""Spans are sent at least this often, so that the log, which has room for 16 MiB, overflows only if sending is slow."""
 STOP_S = 10.0
 """How long the last spans may take to be sent when the server ends."""
 
+_EXPORTER_MODULE: Any = trace_exporter
 
-class _EncodedSpans(list[None]):
+
+class _EncodedSpans(list[Any]):
     """A message to the collector in place of its spans, for `OTLPSpanExporter.export`."""
 
-    def __init__(self, message: bytes) -> None:
-        super().__init__()
-        self._message = message
+    message = b""
 
     def SerializePartialToString(self) -> bytes:  # noqa: N802  the name that protobuf gives it
         """Return the message."""
-        return self._message
+        return self.message
 
 
 def _encode(spans: Any) -> Any:
@@ -45,40 +47,42 @@ class SpanExport:
 
     Args:
         resource: The OpenTelemetry resource of the spans.
-        follows_parent: See `open_span_log`.
-        share: See `open_span_log`.
     """
 
-    def __init__(self, resource: Resource, follows_parent: bool, share: float) -> None:
-        trace_exporter.encode_spans = _encode
-        self._exporter = trace_exporter.OTLPSpanExporter()
-        context = SpanContext(1, 1, False)
+    def __init__(self, resource: Resource) -> None:
+        _EXPORTER_MODULE.encode_spans = _encode
+        self._exporter = _EXPORTER_MODULE.OTLPSpanExporter()
         scope = InstrumentationScope("ksrv")
+        context = SpanContext(1, 1, False)
         span = ReadableSpan("", context, resource=resource, instrumentation_scope=scope)
         (made,) = encode_spans([span]).resource_spans
         self._resource = _field(1, made.resource.SerializeToString())
         self._scope = _field(1, made.scope_spans[0].scope.SerializeToString())
         self._schema = _field(3, made.schema_url.encode())
-        self._wait_ns = round(float(os.environ.get("OTEL_BSP_SCHEDULE_DELAY") or 5000) * 1e6)
-        open_span_log(follows_parent, share)
+        self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name="ksrv-spans", daemon=True)
         self._thread.start()
 
     def _run(self) -> None:
-        while (spans := take_spans(self._wait_ns)) is not None:
-            if spans:
-                try:
-                    self._exporter.export(_EncodedSpans(self._message(spans)))
-                except Exception:
-                    log.exception("spans could not be exported")
+        delay_ms = float(os.environ.get("OTEL_BSP_SCHEDULE_DELAY") or 5000)
+        while not self._stopped.wait(min(delay_ms / 1000, LONGEST_WAIT_S)):
+            self._export()
+        self._export()
 
-    def _message(self, spans: bytes) -> bytes:
-        """Return an `ExportTraceServiceRequest`."""
-        return _field(1, self._resource + _field(2, self._scope + spans) + self._schema)
+    def _export(self) -> None:
+        if spans := take_spans():
+            message = _EncodedSpans()  # an `ExportTraceServiceRequest`
+            message.message = _field(
+                1, self._resource + _field(2, self._scope + spans) + self._schema
+            )
+            try:
+                self._exporter.export(message)
+            except Exception:
+                log.exception("spans could not be exported")
 
     def stop(self) -> None:
         """Export the remaining spans."""
-        close_span_log()
+        self._stopped.set()
         self._thread.join(STOP_S)
         self._exporter.shutdown()
 

@@ -95,7 +95,7 @@ def start() -> None:
     provider = _start_provider()
     with _OF_PROCESS.lock:
         if _OF_PROCESS.export is None:
-            _OF_PROCESS.export = SpanExport(provider.resource, *configured_sampler())
+            _OF_PROCESS.export = SpanExport(provider.resource)
 
 
 def _start_provider() -> Any:
@@ -141,7 +141,7 @@ def tracing_of(model: str, version: str) -> ModelTracing | None:
         return None
     from ksrv.observe import current_span
 
-    made = ModelTracing(model, version, current_span)
+    made = ModelTracing(model, version, *configured_sampler(), current_span)
     with _OF_PROCESS.lock:
         _OF_PROCESS.models.setdefault(model, []).append(made)
         made.set_rate(min(_OF_PROCESS.rate_of(model), LARGEST_RATE))

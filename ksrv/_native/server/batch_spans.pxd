@@ -1,8 +1,6 @@
 """The spans of a batch, for the other compiled modules."""
 
-from libc.stdint cimport int64_t
-
-from native.trace.batch_trace cimport BatchTrace, TraceRules
+from native.trace.batch_trace cimport BatchTrace, TracedRun, TraceRules
 
 from ksrv._native.server.request_batch cimport RequestBatch
 
@@ -17,9 +15,8 @@ cdef class BatchSpans:
     cdef RequestBatch batch
     cdef list handles
     cdef BatchTrace trace
-    cdef int64_t taken_ns, began_ns, ended_ns
-    cdef object span, token, outputs
-    cdef int _fail(self, size_t index, object error) except -1
+    cdef TracedRun run
+    cdef object span, token, result
 
 
 # The spans of a batch; None if none of its requests is traced.

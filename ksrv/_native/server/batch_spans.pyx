@@ -1,21 +1,22 @@
 # Needs the GIL: the current span is a Python object, and so are the errors of requests.
 """Traces the batches of a model; see native/trace/batch_trace.hpp.
 
-While the handler runs, the batch's span is OpenTelemetry's current span. So the spans of the handler,
-here or in a separate process, and of its calls to other models are children of that span.
+While the handler runs, the batch's span is OpenTelemetry's current span. So the spans of the
+handler, here or in a separate process, and of its calls to other models are children of that span.
 """
 
 cimport cython
-from libc.stdint cimport int64_t, uint64_t
+from libc.stdint cimport uint64_t
 from libcpp.string cimport string
 from libcpp.vector cimport vector
 
 from native.base.clock cimport now_ns
-from native.queue.request cimport NOWHERE, Request as CRequest
+from native.queue.request cimport (
+    Request as CRequest, STATE_CANCELLED, STATE_EXPIRED,
+)
 from native.queue.stats cimport ReplyStage
 from native.server.fast_path cimport FastRequest
-from native.trace.batch_trace cimport TracedRequest, TracedRun
-from native.trace.span_log cimport process_spans
+from native.trace.batch_trace cimport TracedRequest, process_spans
 
 from ksrv._native.batch.batch cimport ExecutorOutputs
 from ksrv._native.queue.request_handle cimport NativeHandle
@@ -26,34 +27,11 @@ if not cython.compiled:
     from typing import Any
 
 
-def open_span_log(bint follows_parent, double share) -> None:
-    """Keep the spans of traced requests from now on, for `take_spans`.
-
-    Args:
-        follows_parent: Whether the caller of a request decides, if the request has a caller's span.
-        share: The share of all other requests that is traced, by the trace id.
-    """
-    process_spans().sampler.follows_parent = follows_parent
-    process_spans().sampler.share = share
-    process_spans().set_open(True)
-
-
-def close_span_log() -> None:
-    """Drop new spans. `take_spans` returns the spans that wait, then None."""
-    process_spans().set_open(False)
-
-
-def take_spans(int64_t wait_ns) -> bytes | None:
-    """Return spans in OTLP's encoding of `ScopeSpans.spans`, or None once the log is closed and empty.
-
-    Args:
-        wait_ns: How long to wait, unless many spans wait already.
-    """
-    cdef string taken
-    cdef bint is_open
-    with nogil:
-        is_open = process_spans().take(now_ns() + wait_ns, &taken)
-    return taken if is_open else None
+def take_spans() -> bytes:
+    """Return the spans that wait, in OTLP's encoding of `ScopeSpans.spans`."""
+    cdef vector[string] taken
+    process_spans().batches.take(&taken)
+    return b"".join(taken)
 
 
 def lost_spans() -> int:
@@ -65,12 +43,17 @@ cdef class ModelTracing:
     """Which requests of a model version are traced.
 
     Args:
+        follows_parent: Whether the caller decides, if the request has a caller's span.
+        share: The share of all other requests that is traced, by the trace id.
         current: Makes a batch's span current, as the module `ksrv.observe.current_span`.
     """
 
-    def __init__(self, model: str, version: str, object current: Any):
-        self.rules.model = model.encode()
-        self.rules.version = version.encode()
+    def __init__(
+        self, model: str, version: str, bint follows_parent, double share, object current: Any
+    ):
+        self.rules.follows_parent = follows_parent
+        self.rules.share = share
+        self.rules.request_fields, self.rules.batch_fields = current.fields_of(model, version)
         self.current = current
 
     def set_rate(self, uint64_t rate) -> None:
@@ -80,8 +63,7 @@ cdef class ModelTracing:
 
 
 cdef BatchSpans ksrv_spans_of(RequestBatch batch, ModelTracing model):
-    cdef BatchSpans made
-    cdef BatchTrace trace
+    cdef BatchSpans made = BatchSpans.__new__(BatchSpans)
     cdef FastRequest *request
     cdef bytes head
     cdef size_t i
@@ -90,45 +72,36 @@ cdef BatchSpans ksrv_spans_of(RequestBatch batch, ModelTracing model):
         handle = batch.handles[<Py_ssize_t>i]
         if type(handle) is FastHandle:
             request = <FastRequest *>(<NativeHandle>handle).native
-            trace.add(model.rules, i, request.head(), request.head_length)
+            made.trace.add(model.rules, i, request.head(), request.head_length)
         else:
-            head = _head_of(handle.request.headers)
-            trace.add(model.rules, i, head, <size_t>len(head))
-    if trace.empty():
+            head = model.current.head_of(handle.request.headers)
+            made.trace.add(model.rules, i, head, <size_t>len(head))
+    if made.trace.traced.empty():
         return None
-    for i in range(trace.traced.size()):
-        traced = &trace.traced[i]
+    for i in range(made.trace.traced.size()):
+        traced = &made.trace.traced[i]
         if not traced.state.empty():
             traced.state = model.current.valid_state(traced.state)
-    made = BatchSpans.__new__(BatchSpans)
     made.model = model
     made.batch = batch
     made.handles = batch.handles
-    made.trace = trace
-    made.taken_ns = now_ns() - batch.spent_ns
+    made.run.taken_ns = now_ns() - batch.spent_ns
     return made
 
 
-cdef bytes _head_of(object headers):
-    cdef list lines = []
-    for name in ("traceparent", "tracestate", "x-request-id"):
-        value = headers.get(name)
-        if value is not None:
-            lines.append(f"{name}: {value}\r\n")
-    return "".join(lines).encode("utf-8", "replace")
-
-
 cdef class BatchSpans:
-    """The spans of a batch with traced requests. As a context manager, makes the batch's span current."""
+    """The spans of a batch with traced requests."""
 
-    def __enter__(self) -> None:
+    def enter(self) -> None:
+        """Begin the batch's span, and make it current on this thread."""
         cdef TracedRequest *first = &self.trace.traced[0]
-        self.began_ns = now_ns()
+        self.run.began_ns = now_ns()
         self.span, self.token = self.model.current.enter(
             (<const char *>first.trace)[:16], (<const char *>self.trace.span)[:8], first.state
         )
 
-    def __exit__(self, *_: object) -> None:
+    def leave(self) -> None:
+        """Make the span before `enter` current again, on the same thread."""
         self.model.current.leave(self.token)
 
     def finish(self, object result: Any) -> None:
@@ -137,34 +110,35 @@ cdef class BatchSpans:
         Args:
             result: The outputs of the batch, or the error that ended it.
         """
-        self.ended_ns = now_ns()
-        if isinstance(result, BaseException):
-            self._fail(NOWHERE, result)
-            return
-        self.outputs = result
-        for index, error in (<ExecutorOutputs?>result).failures.items():
-            self._fail(index, error)
-
-    cdef int _fail(self, size_t index, object error) except -1:
-        cdef bytes text = self.model.current.error_text(error).encode("utf-8", "replace")
-        cdef bytes kind = type(error).__name__.encode("utf-8", "replace")
-        self.trace.fail(index, text, kind)
-        return 0
+        self.run.ended_ns = now_ns()
+        self.result = result
 
     def end(self) -> None:
         """Hand the spans to the exporter, once the requests have ended."""
         cdef vector[const CRequest *] requests
         cdef ReplyStage stages[STAGES]
-        cdef TracedRun run
-        run.taken_ns = self.taken_ns
-        run.began_ns = self.began_ns
-        run.ended_ns = self.ended_ns
+        cdef TracedRequest *traced
+        cdef size_t i
+        cdef dict failures = {}
         for handle in self.handles:
             requests.push_back((<NativeHandle>handle).native)
-            run.rows += (<NativeHandle>handle).native.rows
-        run.stages = stages
-        if self.outputs is not None:
-            run.stage_count = ksrv_stages(stages, self.batch, self.outputs)
+            self.run.rows += (<NativeHandle>handle).native.rows
+        if isinstance(self.result, ExecutorOutputs):
+            self.run.stages = stages
+            self.run.stage_count = ksrv_stages(stages, self.batch, self.result)
+            failures = (<ExecutorOutputs>self.result).failures
+            error = None
+        else:
+            error = self.result
         if self.span is not None:
-            self.trace.more = self.model.current.recorded(self.span)
-        self.trace.end(self.model.rules, requests.data(), requests.size(), run)
+            self.trace.more = self.model.current.recorded(self.span, error)
+        for i in range(self.trace.traced.size()):
+            traced = &self.trace.traced[i]
+            state = requests[traced.index].state.load()
+            failed = error or failures.get(traced.index)
+            if failed is not None or state == STATE_EXPIRED or state == STATE_CANCELLED:
+                handle = self.handles[<Py_ssize_t>traced.index]
+                traced.failure = self.model.current.failure(
+                    failed or f"the request was {handle.state}"
+                )
+        self.trace.end(self.model.rules, requests.data(), requests.size(), self.run)

@@ -62,6 +62,8 @@ cdef class InstanceRunner:
     # the next batch need not be counted: that is needed only to send outputs without a copy.
     cdef bint copied
 
+    tracing: ModelTracing | None
+
     def __init__(
         self, Queue queue not None, object executor, Stats stats not None, object model: Any,
         lease: Callable[[int], Any],
@@ -196,8 +198,11 @@ cdef class InstanceRunner:
                 if spans is None:
                     outputs = self.executor.run(batch, deadline)
                 else:
-                    with spans:
+                    spans.enter()
+                    try:
                         outputs = self.executor.run(batch, deadline)
+                    finally:
+                        spans.leave()
                     spans.finish(outputs)
             ran_ns = batch.ran_ns = now_ns() - began
             self.copied = batch.reply(outputs, self.queue, self.stats, later)

@@ -7,7 +7,6 @@ another thread when a batch has ended; that thread sends the answers.
 import threading
 import time
 from collections.abc import Callable
-from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -109,8 +108,13 @@ class ConcurrentInstance:
                 _end_spans(spans, outputs)
 
             inputs = batch.inputs()
-            with nullcontext() if spans is None else spans:
+            if spans is not None:
+                spans.enter()
+            try:
                 cancel = self.executor.begin(inputs, done, instance._deadline(alive, began))
+            finally:
+                if spans is not None:
+                    spans.leave()
         except BaseException as error:  # noqa: BLE001  it is the batch's failure, not the thread's
             self._fail(batch, error)
             _end_spans(spans, error)
