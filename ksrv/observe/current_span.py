@@ -6,6 +6,7 @@ are kept here, and added to the encoding of the span. This module also encodes t
 
 from collections.abc import Mapping
 from contextvars import Token
+from functools import cached_property
 from typing import Any
 
 from opentelemetry import context, trace
@@ -18,11 +19,25 @@ from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags, Trace
 from ksrv.errors import KsrvError
 
 
+_SAMPLED = TraceFlags(TraceFlags.SAMPLED)
+
+
 class BatchSpan(NonRecordingSpan):
     """The span of a batch. Records only what a handler sets."""
 
     notes: Any = None
     """A span of the SDK with what the handler has set, or None. It is never ended, so it is not exported."""
+
+    def __init__(self, trace_id: bytes, span_id: bytes, state: bytes) -> None:
+        self._ids = trace_id, span_id, state
+
+    @cached_property
+    def _context(self) -> SpanContext:  # most handlers do not need it
+        trace_id, span_id, state = self._ids
+        kept = TraceState.from_header([state.decode()])
+        return SpanContext(
+            int.from_bytes(trace_id), int.from_bytes(span_id), False, _SAMPLED, kept
+        )
 
     def is_recording(self) -> bool:
         """See `Span.is_recording`."""
@@ -41,8 +56,6 @@ def _noted(name: str) -> Any:
     return note
 
 
-_KEPT_IDS: Any = "trace_id span_id trace_state parent_span_id kind start_time_unix_nano end_time_unix_nano flags".split()
-"""The fields of a batch's span that native code encodes."""
 _NOTED = "set_attribute set_attributes add_event add_link update_name set_status record_exception"
 for _name in _NOTED.split():
     setattr(BatchSpan, _name, _noted(_name))
@@ -50,10 +63,7 @@ for _name in _NOTED.split():
 
 def enter(trace_id: bytes, span_id: bytes, state: bytes) -> tuple[BatchSpan, Token[Context]]:
     """Make a batch's span current, and return it and the token for `leave`."""
-    kept = TraceState.from_header([state.decode()]) if state else None
-    flags = TraceFlags(TraceFlags.SAMPLED)
-    ids = int.from_bytes(trace_id), int.from_bytes(span_id)
-    span = BatchSpan(SpanContext(*ids, False, flags, kept))
+    span = BatchSpan(trace_id, span_id, state)
     return span, context.attach(trace.set_span_in_context(span))
 
 
@@ -101,13 +111,11 @@ def failure(error: BaseException | str) -> bytes:
 
 
 def recorded(span: BatchSpan, error: BaseException | None) -> bytes:
-    """Return the fields that a handler has set on its batch's span, and the batch's failure."""
+    """Return the fields that a handler has set on its batch's span, and the batch's failure. Other fields may be in the
+    result: native code writes its own after them, and readers take the last value of a field."""
     failed = b"" if error is None else failure(error)
     if span.notes is None:
         return failed
     (resource,) = encode_spans([span.notes]).resource_spans
-    (made,) = resource.scope_spans[0].spans
-    for field in _KEPT_IDS:
-        made.ClearField(field)
-    encoded: bytes = made.SerializeToString()
+    encoded: bytes = resource.scope_spans[0].spans[0].SerializeToString()
     return encoded + failed

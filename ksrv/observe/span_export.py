@@ -5,7 +5,6 @@ here, and does the rest: address, headers, compression, TLS, and sending again.
 """
 
 import logging
-import os
 import threading
 from typing import Any
 
@@ -20,8 +19,8 @@ from ksrv._native.server.batch_spans import take_spans
 
 log = logging.getLogger(__name__)
 
-LONGEST_WAIT_S = 0.1
-"""Spans are sent at least this often, so that the log, which has room for 16 MiB, overflows only if sending is slow."""
+EXPORT_INTERVAL_S = 0.1
+"""Short, so that the log, which has room for 16 MiB, overflows only if sending is slow."""
 STOP_S = 10.0
 """How long the last spans may take to be sent when the server ends."""
 
@@ -29,13 +28,11 @@ _EXPORTER_MODULE: Any = trace_exporter
 
 
 class _EncodedSpans(list[Any]):
-    """A message to the collector in place of its spans, for `OTLPSpanExporter.export`."""
-
-    message = b""
+    """The parts of a message to the collector in place of its spans, for `OTLPSpanExporter.export`."""
 
     def SerializePartialToString(self) -> bytes:  # noqa: N802  the name that protobuf gives it
         """Return the message."""
-        return self.message
+        return b"".join(self)
 
 
 def _encode(spans: Any) -> Any:
@@ -56,27 +53,26 @@ class SpanExport:
         context = SpanContext(1, 1, False)
         span = ReadableSpan("", context, resource=resource, instrumentation_scope=scope)
         (made,) = encode_spans([span]).resource_spans
-        self._resource = _field(1, made.resource.SerializeToString())
-        self._scope = _field(1, made.scope_spans[0].scope.SerializeToString())
-        self._schema = _field(3, made.schema_url.encode())
+        made.scope_spans[0].ClearField("spans")
+        self._scope = made.scope_spans[0].SerializeToString()
+        made.ClearField("scope_spans")
+        self._resource = made.SerializeToString()
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name="ksrv-spans", daemon=True)
         self._thread.start()
 
     def _run(self) -> None:
-        delay_ms = float(os.environ.get("OTEL_BSP_SCHEDULE_DELAY") or 5000)
-        while not self._stopped.wait(min(delay_ms / 1000, LONGEST_WAIT_S)):
+        while not self._stopped.wait(EXPORT_INTERVAL_S):
             self._export()
         self._export()
 
     def _export(self) -> None:
         if spans := take_spans():
-            message = _EncodedSpans()  # an `ExportTraceServiceRequest`
-            message.message = _field(
-                1, self._resource + _field(2, self._scope + spans) + self._schema
-            )
+            of_scope = _head(2, len(self._scope) + len(spans)) + self._scope
+            length = len(self._resource) + len(of_scope) + len(spans)
+            parts = _head(1, length), self._resource, of_scope, spans
             try:
-                self._exporter.export(message)
+                self._exporter.export(_EncodedSpans(parts))
             except Exception:
                 log.exception("spans could not be exported")
 
@@ -87,10 +83,10 @@ class SpanExport:
         self._exporter.shutdown()
 
 
-def _field(number: int, value: bytes) -> bytes:
-    """Return a length-delimited field of a protobuf message."""
-    head, length = [number << 3 | 2], len(value)
+def _head(number: int, length: int) -> bytes:
+    """Return what precedes the bytes of a length-delimited field of a protobuf message."""
+    head = [number << 3 | 2]
     while length > 0x7F:
         head.append(length & 0x7F | 0x80)
         length >>= 7
-    return bytes([*head, length]) + value
+    return bytes([*head, length])

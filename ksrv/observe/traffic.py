@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Annotated, Any, Literal, TypeAlias
 
 from ksrv._native.reactor.counters import REFUSALS
+from ksrv._native.server.batch_spans import lost_spans
 from ksrv.statistics import Counts, Row, gauge
 
 Protocol: TypeAlias = Literal["http", "grpc"]
@@ -29,6 +30,7 @@ class Traffic(Counts):
         accept_pauses: Times that no further connection could be held.
         lacked_descriptors: The accept pauses for lack of file descriptors. No metric: it decides what the log advises.
         lost_lines: Lines of the log and of the access log that were dropped.
+        lost_spans: Spans that were dropped because the collector was slow.
         open: Open HTTP connections.
     """
 
@@ -41,6 +43,7 @@ class Traffic(Counts):
     accept_pauses: Annotated[int, Row("ksrv_accept_pauses")] = 0
     lacked_descriptors: int = 0
     lost_lines: Annotated[int, Row("ksrv_lost_log_lines")] = 0
+    lost_spans: Annotated[int, Row("ksrv_lost_spans")] = 0
     open: Annotated[int, gauge("ksrv_connections")] = 0
 
 
@@ -114,7 +117,7 @@ def unwatch_connections(source: Callable[[], Traffic]) -> None:
 def own_traffic() -> Traffic:
     """Return what this process has counted so far."""
     with _lock:
-        total = Traffic(dict(_refused), dict(_errors))
+        total = Traffic(dict(_refused), dict(_errors), lost_spans=lost_spans())
     for source in _sources:
         total.add(source(), lives=True)
     return total

@@ -86,11 +86,13 @@ struct SpanEncoder {
     Writer out;
     std::uint64_t count = 0;
 
-    // Adds a span. `put` writes name, kind and attributes. `parent`: null for a root.
+    // Adds a span. `put` writes name, kind and attributes, and perhaps fields that are written again here: readers take
+    // the last value. `parent`: null for a root.
     template <class Put>
     void add(const TracedRequest &request, const unsigned char *id, const unsigned char *parent, bool is_remote,
              std::int64_t began_ns, std::int64_t ended_ns, Put &&put) {
         Writer span;
+        put(span);
         span.bytes(1, request.trace, sizeof request.trace);
         span.bytes(2, id, 8);
         span.bytes(3, request.state.data(), request.state.size());
@@ -98,7 +100,6 @@ struct SpanEncoder {
         fixed(span, 7, static_cast<std::uint64_t>(began_ns + shift));
         fixed(span, 8, static_cast<std::uint64_t>(std::max(began_ns, ended_ns) + shift));
         fixed(span, 16, is_remote ? HAS_IS_REMOTE | IS_REMOTE : HAS_IS_REMOTE);
-        put(span);
         out.bytes(2, span.data(), span.size());
         ++count;
     }

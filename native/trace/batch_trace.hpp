@@ -22,7 +22,7 @@
 
 namespace ksrv {
 
-// Encoded spans that wait for the exporter, and the number of spans that were dropped.
+// The encoded spans of batches that wait for the exporter, and the number of spans that were dropped.
 struct SpanLog {
     LogRecords<std::string> batches;
     std::atomic<std::uint64_t> lost{0};
