@@ -42,7 +42,9 @@ FIXED = {
     "__getbuffer__": "def __buffer__(self, flags: int, /) -> memoryview: ...",
 }
 """Methods whose signature Python fixes."""
-SHOWN = {"__init__", "__cinit__", "__call__", "__getitem__", "__iter__", "__next__", "__contains__"}
+SHOWN = {
+    "__init__", "__cinit__", "__call__", "__getitem__", "__iter__", "__next__", "__contains__", "__enter__", "__exit__",
+}  # fmt: skip
 """Further special methods of a stub. `object` declares the others."""
 FILE_LINE = "# Written by tools/native_stubs.py from {}, which is the file to change."
 

@@ -18,7 +18,6 @@ from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags, Trace
 
 from ksrv.errors import KsrvError
 
-
 _SAMPLED = TraceFlags(TraceFlags.SAMPLED)
 
 
@@ -32,12 +31,10 @@ class BatchSpan(NonRecordingSpan):
         self._ids = trace_id, span_id, state
 
     @cached_property
-    def _context(self) -> SpanContext:  # most handlers do not need it
+    def _context(self) -> SpanContext:  # type: ignore[override]  # most handlers do not need it
         trace_id, span_id, state = self._ids
         kept = TraceState.from_header([state.decode()])
-        return SpanContext(
-            int.from_bytes(trace_id), int.from_bytes(span_id), False, _SAMPLED, kept
-        )
+        return SpanContext(int.from_bytes(trace_id), int.from_bytes(span_id), False, _SAMPLED, kept)
 
     def is_recording(self) -> bool:
         """See `Span.is_recording`."""
@@ -111,8 +108,10 @@ def failure(error: BaseException | str) -> bytes:
 
 
 def recorded(span: BatchSpan, error: BaseException | None) -> bytes:
-    """Return the fields that a handler has set on its batch's span, and the batch's failure. Other fields may be in the
-    result: native code writes its own after them, and readers take the last value of a field."""
+    """Return the fields that a handler has set on its batch's span, and the batch's failure.
+
+    The result may have other fields. Native code writes them again after these, and readers take the last value.
+    """
     failed = b"" if error is None else failure(error)
     if span.notes is None:
         return failed

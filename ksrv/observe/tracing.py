@@ -9,9 +9,10 @@ their request. A handler process creates a separate provider for the first batch
 import logging
 import os
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeAlias
+from weakref import WeakValueDictionary
 
 from ksrv._native.server.batch_spans import ModelTracing
 
@@ -22,25 +23,19 @@ TRACEPARENT = "traceparent"
 RateOf: TypeAlias = Callable[[str], int]
 """Takes a model and returns N: one of N requests without a caller's span is traced; with 0 no request at all."""
 
-LARGEST_RATE = (1 << 64) - 1
-
-_SAMPLERS = {"always_on": 1.0, "always_off": 0.0, "traceidratio": None}
-"""OpenTelemetry's samplers, each also with the prefix `parentbased_`, and the share of the requests that they trace."""
-
 
 class TracingError(RuntimeError):
     """OpenTelemetry is not installed, or a variable of its sampler is wrong."""
 
 
 class _Tracing:
-    """The tracing state of this process. Provider, tracer and export are None while nothing is traced."""
+    """The tracing state of this process. Provider and export are None while nothing is traced."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
         self.provider: Any = None
-        self.tracer: Any = None
         self.export: Any = None
-        self.models: dict[str, list[ModelTracing]] = {}
+        self.models: WeakValueDictionary[tuple[str, str], ModelTracing] = WeakValueDictionary()
         self.rate_of: RateOf = lambda model: 1
 
 
@@ -71,20 +66,17 @@ def configured_sampler() -> tuple[bool, float]:
     """
     name = os.environ.get("OTEL_TRACES_SAMPLER", "").strip().lower() or "parentbased_always_on"
     base = name.removeprefix("parentbased_")
-    if base not in _SAMPLERS:
-        known = ", ".join([*_SAMPLERS, *(f"parentbased_{one}" for one in _SAMPLERS)])
+    given = os.environ.get("OTEL_TRACES_SAMPLER_ARG", "").strip() or "1"
+    shares = {"always_on": "1", "always_off": "0", "traceidratio": given}
+    if base not in shares:
+        known = ", ".join([*shares, *(f"parentbased_{one}" for one in shares)])
         raise TracingError(f"OTEL_TRACES_SAMPLER is {name!r}; ksrv has the samplers {known}")
-    share = _SAMPLERS[base]
-    if share is None:
-        given = os.environ.get("OTEL_TRACES_SAMPLER_ARG", "").strip() or "1.0"
-        try:
-            share = float(given)
-        except ValueError:
-            share = -1.0
-        if not 0.0 <= share <= 1.0:
-            raise TracingError(
-                f"OTEL_TRACES_SAMPLER_ARG is {given!r}; it must be a number from 0 to 1"
-            )
+    try:
+        share = float(shares[base])
+    except ValueError:
+        share = -1.0
+    if not 0.0 <= share <= 1.0:
+        raise TracingError(f"OTEL_TRACES_SAMPLER_ARG is {given!r}; it must be a number from 0 to 1")
     return base != name, share
 
 
@@ -141,30 +133,21 @@ def tracing_of(model: str, version: str) -> ModelTracing | None:
         return None
     from ksrv.observe import current_span
 
-    made = ModelTracing(model, version, *configured_sampler(), current_span)
     with _OF_PROCESS.lock:
-        _OF_PROCESS.models.setdefault(model, []).append(made)
-        made.set_rate(min(_OF_PROCESS.rate_of(model), LARGEST_RATE))
-    return made
+        made = _OF_PROCESS.models.get((model, version))
+        if made is None:
+            made = ModelTracing(model, version, *configured_sampler(), current_span)
+            made.set_rate(_OF_PROCESS.rate_of(model))
+            _OF_PROCESS.models[model, version] = made
+        return made
 
 
 def rate_by(rate_of: RateOf) -> None:
     """Trace so many requests of each model from now on."""
     with _OF_PROCESS.lock:
         _OF_PROCESS.rate_of = rate_of
-        for name, versions in _OF_PROCESS.models.items():
-            for version in versions:
-                version.set_rate(min(rate_of(name), LARGEST_RATE))
-
-
-def context_of(headers: Mapping[str, str]) -> Any:
-    """Return the context in a request's `traceparent` and `tracestate`."""
-    from opentelemetry.context import Context
-    from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
-
-    names = (TRACEPARENT, "tracestate")
-    carrier = {name: headers[name] for name in names if name in headers}
-    return TraceContextTextMapPropagator().extract(carrier, Context())
+        for (name, _), made in _OF_PROCESS.models.items():
+            made.set_rate(rate_of(name))
 
 
 def current_traceparent() -> str:
@@ -185,9 +168,11 @@ def continued(traceparent: str) -> Iterator[None]:
         yield
         return
     from opentelemetry import context
+    from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
     _start_provider()
-    token = context.attach(context_of({TRACEPARENT: traceparent}))
+    parent = TraceContextTextMapPropagator().extract({TRACEPARENT: traceparent}, context.Context())
+    token = context.attach(parent)
     try:
         yield
     finally:

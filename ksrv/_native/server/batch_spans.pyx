@@ -16,12 +16,14 @@ from native.queue.request cimport (
 )
 from native.queue.stats cimport ReplyStage
 from native.server.fast_path cimport FastRequest
-from native.trace.batch_trace cimport TracedRequest, process_spans
+from native.trace.batch_trace cimport (
+    BatchTrace, TracedRequest, TracedRun, TraceRules, process_spans,
+)
 
 from ksrv._native.batch.batch cimport ExecutorOutputs
 from ksrv._native.queue.request_handle cimport NativeHandle
 from ksrv._native.server.model_endpoint cimport FastHandle
-from ksrv._native.server.request_batch cimport STAGES, ksrv_stages
+from ksrv._native.server.request_batch cimport STAGES, RequestBatch, ksrv_stages
 
 if not cython.compiled:
     from typing import Any
@@ -52,6 +54,10 @@ cdef class ModelTracing:
         current: Makes a batch's span current, as the module `ksrv.observe.current_span`.
     """
 
+    cdef object __weakref__
+    cdef TraceRules rules
+    cdef object current
+
     def __init__(
         self, model: str, version: str, bint follows_parent, double share, object current: Any
     ):
@@ -65,47 +71,55 @@ cdef class ModelTracing:
         self.rules.rate.store(rate)
         self.rules.seen.store(0)
 
-
-cdef BatchSpans ksrv_spans_of(RequestBatch batch, ModelTracing model):
-    cdef BatchSpans made = BatchSpans.__new__(BatchSpans)
-    cdef FastRequest *request
-    cdef bytes head
-    cdef size_t i
-    cdef TracedRequest *traced
-    for i in range(<size_t>len(batch.handles)):
-        handle = batch.handles[<Py_ssize_t>i]
-        if type(handle) is FastHandle:
-            request = <FastRequest *>(<NativeHandle>handle).native
-            made.trace.add(model.rules, i, request.head(), request.head_length)
-        else:
-            head = model.current.head_of(handle.request.headers)
-            made.trace.add(model.rules, i, head, <size_t>len(head))
-    if made.trace.traced.empty():
-        return None
-    for i in range(made.trace.traced.size()):
-        traced = &made.trace.traced[i]
-        if not traced.state.empty():
-            traced.state = model.current.valid_state(traced.state)
-    made.model = model
-    made.batch = batch
-    made.handles = batch.handles
-    made.run.taken_ns = now_ns() - batch.spent_ns
-    return made
+    def spans_of(self, RequestBatch batch not None) -> BatchSpans | None:
+        """Return the spans of a batch, or None if none of its requests is traced."""
+        cdef BatchSpans made = BatchSpans.__new__(BatchSpans)
+        cdef FastRequest *request
+        cdef bytes head
+        cdef size_t i
+        cdef TracedRequest *traced
+        for i in range(<size_t>len(batch.handles)):
+            handle = batch.handles[<Py_ssize_t>i]
+            if type(handle) is FastHandle:
+                request = <FastRequest *>(<NativeHandle>handle).native
+                made.trace.add(self.rules, i, request.head(), request.head_length)
+            else:
+                head = self.current.head_of(handle.request.headers)
+                made.trace.add(self.rules, i, head, <size_t>len(head))
+        if made.trace.traced.empty():
+            return None
+        for i in range(made.trace.traced.size()):
+            traced = &made.trace.traced[i]
+            if not traced.state.empty():
+                traced.state = self.current.valid_state(traced.state)
+        made.model = self
+        made.batch = batch
+        made.handles = batch.handles
+        made.run.taken_ns = now_ns() - batch.spent_ns
+        return made
 
 
 cdef class BatchSpans:
-    """The spans of a batch with traced requests."""
+    """The spans of a batch with traced requests.
 
-    def enter(self) -> None:
-        """Begin the batch's span, and make it current on this thread."""
+    As a context manager, makes the batch's span the current span.
+    """
+
+    cdef ModelTracing model
+    cdef RequestBatch batch
+    cdef list handles
+    cdef BatchTrace trace
+    cdef TracedRun run
+    cdef object span, token, result
+
+    def __enter__(self) -> None:
         cdef TracedRequest *first = &self.trace.traced[0]
         self.run.began_ns = now_ns()
         self.span, self.token = self.model.current.enter(
             (<const char *>first.trace)[:16], (<const char *>self.trace.span)[:8], first.state
         )
 
-    def leave(self) -> None:
-        """Make the span before `enter` current again, on the same thread."""
+    def __exit__(self, *_: object) -> None:
         self.model.current.leave(self.token)
 
     def finish(self, object result: Any) -> None:

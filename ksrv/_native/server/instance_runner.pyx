@@ -17,7 +17,6 @@ from native.base.clock cimport now_ns
 from ksrv._native.queue.request_handle cimport NativeHandle
 from ksrv._native.queue.request_queue cimport Queue
 from ksrv._native.queue.stats cimport Stats
-from ksrv._native.server.batch_spans cimport BatchSpans, ModelTracing, ksrv_spans_of
 from ksrv._native.server.model_endpoint cimport FastHandle
 from ksrv._native.server.request_batch cimport RequestBatch, ksrv_has_images, ksrv_new_batch
 
@@ -25,6 +24,7 @@ if not cython.compiled:
     from collections.abc import Callable
     from typing import Any
 
+    from ksrv._native.server.batch_spans import ModelTracing
     from ksrv.errors import KsrvError
 
 QUICK_NS = 1_000_000
@@ -49,7 +49,7 @@ cdef class InstanceRunner:
     """
 
     cdef readonly Stats stats
-    cdef public ModelTracing tracing
+    cdef public object tracing
     cdef readonly int64_t busy_since
     cdef public int64_t inline_credit
     cdef readonly Queue queue
@@ -168,13 +168,9 @@ cdef class InstanceRunner:
         except BaseException as error:
             self._fail(dispatched.handles, error)
 
-    cpdef BatchSpans spans_of(self, RequestBatch batch):
-        """Return the spans of a batch, or None if none of its requests is traced."""
-        return None if self.tracing is None else ksrv_spans_of(batch, self.tracing)
-
     cdef int execute(self, RequestBatch batch, bint later) except -1:
         """Run a batch within its spans of a trace, if traces are recorded."""
-        cdef BatchSpans spans = self.spans_of(batch)
+        cdef object spans = None if self.tracing is None else self.tracing.spans_of(batch)
         try:
             self.run_and_answer(batch, later, spans)
         finally:
@@ -182,7 +178,7 @@ cdef class InstanceRunner:
                 spans.end()
         return 0
 
-    cdef int run_and_answer(self, RequestBatch batch, bint later, BatchSpans spans) except -1:
+    cdef int run_and_answer(self, RequestBatch batch, bint later, object spans) except -1:
         """Join the rows of a batch, run it, and answer its requests (`later` as `Queue.finish`)."""
         cdef int64_t began = now_ns()
         cdef int64_t ran_ns = 0
@@ -198,11 +194,8 @@ cdef class InstanceRunner:
                 if spans is None:
                     outputs = self.executor.run(batch, deadline)
                 else:
-                    spans.enter()
-                    try:
+                    with spans:
                         outputs = self.executor.run(batch, deadline)
-                    finally:
-                        spans.leave()
                     spans.finish(outputs)
             ran_ns = batch.ran_ns = now_ns() - began
             self.copied = batch.reply(outputs, self.queue, self.stats, later)

@@ -62,6 +62,4 @@ cdef bint ksrv_has_images(object handle) except -1
 
 # Writes the stages of a batch and their times, first the assembly. Returns their number, at most
 # STAGES.
-cdef int ksrv_stages(
-    ReplyStage *stages, RequestBatch batch, ExecutorOutputs outputs
-) except -1
+cdef int ksrv_stages(ReplyStage *stages, RequestBatch batch, ExecutorOutputs outputs) except -1

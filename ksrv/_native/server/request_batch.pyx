@@ -674,9 +674,7 @@ cdef void _put_stage(
     stage.nanoseconds = nanoseconds
 
 
-cdef int ksrv_stages(
-    ReplyStage *stages, RequestBatch batch, ExecutorOutputs outputs
-) except -1:
+cdef int ksrv_stages(ReplyStage *stages, RequestBatch batch, ExecutorOutputs outputs) except -1:
     cdef const StageTimes *times = &outputs.times
     cdef const char *text
     cdef Py_ssize_t length = 0

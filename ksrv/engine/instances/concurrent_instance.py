@@ -7,6 +7,7 @@ another thread when a batch has ended; that thread sends the answers.
 import threading
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -99,7 +100,7 @@ class ConcurrentInstance:
                 batch.keep(alive)
             if not alive:
                 return self._not_begun(batch)
-            spans = instance.spans_of(batch)
+            spans = None if instance.tracing is None else instance.tracing.spans_of(batch)
             began = time.monotonic_ns()
 
             def done(outputs: ExecutorOutputs | KsrvError) -> None:
@@ -108,13 +109,8 @@ class ConcurrentInstance:
                 _end_spans(spans, outputs)
 
             inputs = batch.inputs()
-            if spans is not None:
-                spans.enter()
-            try:
+            with nullcontext() if spans is None else spans:
                 cancel = self.executor.begin(inputs, done, instance._deadline(alive, began))
-            finally:
-                if spans is not None:
-                    spans.leave()
         except BaseException as error:  # noqa: BLE001  it is the batch's failure, not the thread's
             self._fail(batch, error)
             _end_spans(spans, error)
