@@ -1,6 +1,7 @@
 """Traces: one request is one tree, over HTTP and gRPC, with a handler in the worker or in a separate process."""
 
 import collections
+import random
 import secrets
 from concurrent.futures import ThreadPoolExecutor
 
@@ -16,6 +17,10 @@ from tests.support.wire.grpc_calls import infer_request, stub_infer
 from tests.support.wire.http_reader import double_body
 
 pytest.importorskip("opentelemetry.exporter.otlp.proto.http")
+from opentelemetry import trace
+from opentelemetry.context import Context
+from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
 from tests.support.otlp_collector import collecting
 
 TRACES_ITSELF = """
@@ -124,6 +129,56 @@ def test_handlers_attribute_and_tracestate_are_kept(server, collected, way):
     assert attributes["ksrv.batch.requests"].int_value == 1
     for span in spans.values():
         assert span.trace_state == ("" if way == "gRPC" else "a=1,b@c=2")
+
+
+def damaged(rng):
+    """A `traceparent` with up to two changes, between letters of any case, spaces and signs; None for no header."""
+    text = list(new_trace()[2])
+    for _ in range(rng.randrange(3)):
+        at = rng.randrange(len(text))
+        text[at : at + rng.randrange(3)] = rng.choice(["", "0", "f", "ff", "F", "g", "-", "-0"])
+    return rng.choice(["".join(text), "".join(text), "".join(text) + "-more", None])
+
+
+def test_callers_span_is_the_one_that_opentelemetry_reads(server, collected):
+    rng = random.Random(5)
+    parents = {f"parent-{number}": damaged(rng) for number in range(150)}
+    with requests.Session() as session:
+        for name, parent in parents.items():
+            headers = {"x-request-id": name} | ({} if parent is None else {"traceparent": parent})
+            session.post(
+                f"{server.url}/v2/models/inline/infer", data=body(), headers=headers, timeout=60
+            ).raise_for_status()
+
+    def found():
+        spans = [span for span in collected.all if span.name == "infer inline"]
+        named = {
+            attribute.value.string_value: span
+            for span in spans
+            for attribute in span.attributes
+            if attribute.key == "ksrv.request.id"
+        }
+        return {name: named[name] for name in parents if name in named}
+
+    expected = {}
+    for name, parent in parents.items():
+        carrier = {} if parent is None else {"traceparent": parent}
+        context = TraceContextTextMapPropagator().extract(carrier, Context())
+        expected[name] = trace.get_current_span(context).get_span_context()
+    sampled = {
+        name for name, caller in expected.items() if not caller.is_valid or caller.trace_flags & 1
+    }
+    wait_until(lambda: set(found()) >= sampled)
+    assert set(found()) == sampled
+    for name, span in found().items():
+        caller = expected[name]
+        if caller.is_valid:
+            assert span.trace_id.hex() == f"{caller.trace_id:032x}"
+            assert span.parent_span_id.hex() == f"{caller.span_id:016x}"
+        else:
+            assert len(span.trace_id) == 16 and any(span.trace_id)
+            assert span.parent_span_id == b""
+    assert 20 < sum(caller.is_valid for caller in expected.values()) < 130
 
 
 def test_times_lie_within_each_other(server, collected):
