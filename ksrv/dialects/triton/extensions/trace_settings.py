@@ -1,8 +1,7 @@
 """Decides which requests are traced, by Triton's trace settings for all models and for single models."""
 
 import copy
-import threading
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 
@@ -21,14 +20,6 @@ class TraceSetting(msgspec.Struct):
     rate: int | None = None
 
 
-class FullSetting(NamedTuple):
-    """The complete settings for the requests of one model, or of all; see `TraceSetting`."""
-
-    enabled: bool
-    rate: int
-
-
-_lock = threading.Lock()
 _settings: dict[str, TraceSetting] = {}  # by model; "" for all models
 
 
@@ -44,25 +35,20 @@ def set_setting(model: str, value: Any) -> None:
         model: The model; "" for all models without special settings.
         value: A `TraceSetting`, or the mapping of its fields.
     """
-    setting = msgspec.convert(value, TraceSetting, from_attributes=True)
-    with _lock:
-        if setting == TraceSetting():
-            _settings.pop(model, None)
-        else:
-            _settings[model] = setting
+    _settings[model] = msgspec.convert(value, TraceSetting, from_attributes=True)
     tracing.rate_by(_rate_of)
 
 
-def full_setting(model: str) -> FullSetting:
-    """Return the settings of a model; "" for all models without special settings."""
+def full_setting(model: str) -> TraceSetting:
+    """Return the complete settings of a model; "" for all models without special settings."""
     all_models = _settings.get("", TraceSetting())
     own = _settings.get(model, all_models)
     enabled = all_models.enabled if own.enabled is None else own.enabled
     rate = all_models.rate if own.rate is None else own.rate
-    return FullSetting(enabled is not False, 1 if rate is None else rate)
+    return TraceSetting(enabled is not False, 1 if rate is None else rate)
 
 
 def _rate_of(model: str) -> int:
     """Return N to trace one of N requests of a model; 0 to trace none."""
-    enabled, rate = full_setting(model)
-    return rate if enabled else 0
+    found = full_setting(model)
+    return found.rate or 1 if found.enabled else 0
