@@ -175,7 +175,9 @@ def _infer_body(spec: ModelSpec) -> Document:
     content["application/octet-stream"] = {"schema": _FILE}
     images = [entry.image for entry in spec.inputs if entry.image is not None]
     content |= {_IMAGE_TYPES[form]: {"schema": _FILE} for image in images for form in image.formats}
-    if images:
+    if any(entry.audio is not None for entry in spec.inputs):
+        content["audio/*"] = {"schema": _FILE}
+    if any(entry.takes_files for entry in spec.inputs):
         content["multipart/form-data"] = {
             "schema": {
                 "type": "object",
@@ -196,8 +198,8 @@ def _infer_parameters(spec: ModelSpec) -> list[Document]:
             "schema": _TEXT | {"pattern": "^[0-9]{1,10}$"},
         }
     ]
-    if any(entry.image is not None for entry in spec.inputs):
-        text = "The input that gets the image, if the body is only an image."
+    if any(entry.takes_files for entry in spec.inputs):
+        text = "The input that gets the file, if the body is only a file."
         parameters.append({"name": "input", "in": "query", "description": text, "schema": _TEXT})
     return parameters
 
@@ -212,7 +214,7 @@ def _infer_answer(spec: ModelSpec) -> Document:
 
 
 def _form_field(tensor: TensorSpec) -> Document:
-    if tensor.image is None and tensor.datatype != "BYTES":
+    if not tensor.takes_files and tensor.datatype != "BYTES":
         return {"type": "string", "description": "A number, or a list of numbers, in JSON."}
     return {"type": "array", "items": _FILE}
 
@@ -277,9 +279,9 @@ def _input_schema(tensor: TensorSpec) -> Document:
     schema["title"] = tensor.name
     shape, datatypes = _shape(tensor.shape), [tensor.datatype]
     text = "One string for each element." if tensor.datatype == "BYTES" else "The numbers."
-    if tensor.image is not None:
+    if tensor.takes_files:
         shape, datatypes = {"anyOf": [shape, _shape((-1,))]}, [tensor.datatype, "BYTES"]
-        text = "The numbers, or for BYTES the images in base64."
+        text = "The numbers, or for BYTES the files in base64."
     schema["properties"] |= {
         "name": {"const": tensor.name},
         "datatype": {"enum": datatypes},

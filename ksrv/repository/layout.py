@@ -228,6 +228,10 @@ class Repository:
                 raise RepositoryError(str(error)) from None
         elif isfile(path):
             if path.suffix in MODEL_SUFFIXES and path.suffix not in (*BARE_SUFFIXES, ".pb"):
+                if path.suffix == ".so":
+                    raise RepositoryError(
+                        f"{path}: put it into a folder with a {CONFIG_NAME} that names it under model:"
+                    )
                 raise RepositoryError(
                     f"{path}: holds weights only; put it into a folder with a {CONFIG_NAME} that names it "
                     f"under model:, and the class that builds the network under class:"

@@ -27,7 +27,8 @@ ELEMENT_VIEW_BYTES = 64 * 1024
 """BYTES elements of at least this size become views. Smaller elements are copied."""
 MOST_DIMENSIONS = 32
 DIRECT_BLOCKS = 64
-"""The most blocks that a message names. Arrays in further blocks are copied, because file descriptors are scarce."""
+"""The most blocks of arrays that a message names, because file descriptors are scarce. Arrays in further blocks are copied
+into one block, which the message names, too."""
 _COPIED_BYTES = 4096
 """Arrays up to this size are copied, because naming their block takes longer."""
 _ALIGNMENT = 64
@@ -92,7 +93,7 @@ class TensorWriter:
         if self._copies:
             # More than INLINE_BYTES, because `lease` returns a block that cannot be sent for less.
             block = self._link.lease(max(self._copied_bytes, INLINE_BYTES + 1))
-            number = self._number_of(block)
+            number = self._number_of(block, DIRECT_BLOCKS + 1)
             assert number is not None, "a leased block can be sent"
             for part, source in self._copies:
                 part.block = number
@@ -163,12 +164,16 @@ class TensorWriter:
         address = array.__array_interface__["data"][0]
         return Part(number, address - owner.address, array.nbytes)
 
-    def _number_of(self, block: Block) -> int | None:
-        """Return the index of a block in `blocks`, which it is added to; None if the message cannot name it."""
+    def _number_of(self, block: Block, most: int = DIRECT_BLOCKS) -> int | None:
+        """Return the index of a block in `blocks`, which it is added to; None if the message cannot name it.
+
+        Args:
+            most: The most blocks that the message may name.
+        """
         for number, known in enumerate(self.blocks):
             if known is block:
                 return number
-        if len(self.blocks) > DIRECT_BLOCKS or not self._link.can_send(block):
+        if len(self.blocks) >= most or not self._link.can_send(block):
             return None
         self.blocks.append(block)
         return len(self.blocks) - 1

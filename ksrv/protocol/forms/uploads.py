@@ -17,6 +17,7 @@ import orjson
 from ksrv._native.tensor.bytes_tensor import signature
 from ksrv.errors import InvalidRequest, quote
 from ksrv.limits import Limits
+from ksrv.model.sounds import sound_format
 from ksrv.model.spec import ModelSpec, TensorSpec
 from ksrv.protocol import plain_json
 from ksrv.protocol.forms.multipart import (
@@ -209,8 +210,13 @@ def _named(part: FormPart, spec: ModelSpec, input_name: str | None) -> str:
 
 
 def _refuse_text(part: FormPart, declared: TensorSpec | None) -> None:
-    """Refuse a text for an input of images. Often it is the name of the file, because the @ of curl is missing."""
-    if declared is not None and declared.image is not None and signature(part.value) is None:
+    """Refuse a text for an input of files. Often it is the name of the file, because the @ of curl is missing."""
+    if declared is None or not declared.takes_files:
+        return
+    is_sound = declared.audio is not None and (
+        bool(sound_format(part.value)) or not bytes(part.value).isascii()
+    )
+    if not is_sound and signature(part.value) is None:
         text = _beginning(part.value)
         what = "a text and no file; curl sends a file whose name has an @ before it: -F NAME=@FILE"
         if text.startswith(("data:", *_BASE64_STARTS)):

@@ -60,7 +60,6 @@ LARGEST = LARGEST_SIZE
 
 T = TypeVar("T", bound=msgspec.Struct)
 Text: TypeAlias = Annotated[str, Meta(min_length=1)]
-Milliseconds: TypeAlias = Annotated[int, Meta(ge=1, le=LARGEST)]
 MillisecondsOrNone: TypeAlias = Annotated[int, Meta(ge=0, le=LARGEST)]
 
 

@@ -231,6 +231,21 @@ def test_wrong_shapes_of_files_get_400(server):
     assert "expects FP32 or BYTES with sound files" in error
 
 
+def test_name_of_a_file_in_a_form_is_not_taken_for_a_sound(server):
+    error = infer(
+        server, "whole", None, 400, data=None, headers={}, files={"sound": (None, "a.wav")}
+    )
+    assert "is a text and no file" in error
+
+
+def test_openapi_names_the_forms_of_a_sound(server):
+    document = requests.get(f"{server.url}/openapi.json").json()
+    call = document["paths"]["/v2/models/whole/infer"]["post"]
+    content = call["requestBody"]["content"]
+    assert content["audio/*"] and content["multipart/form-data"]
+    assert "input" in [each["name"] for each in call["parameters"]]
+
+
 def test_metadata_names_the_keys(server):
     properties = requests.get(f"{server.url}/v2/models/windows").json()["properties"]
     assert properties["sound.audio.rate"] == "16000"

@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 
+from ksrv._native.memory import buffer_pool
 from ksrv.engine.processes.link import Frame, Link
-from ksrv.engine.processes.tensor_messages import TensorWriter, read_tensors
+from ksrv.engine.processes.tensor_messages import DIRECT_BLOCKS, TensorWriter, read_tensors
 from ksrv.request import Tensor
 
 
@@ -39,3 +40,26 @@ def test_array_of_too_many_dimensions_is_refused(data):
 def test_list_of_too_many_dimensions_is_refused():
     with pytest.raises(TypeError, match="'x' has 33 dimensions, and at most 32"):
         written(Tensor("x", "BYTES", (1,) * 33, [b"a"]))
+
+
+@pytest.mark.parametrize("count", [DIRECT_BLOCKS - 1, DIRECT_BLOCKS, DIRECT_BLOCKS + 1, 70])
+def test_arrays_in_many_blocks(count):
+    blocks = [buffer_pool.share(8192) for _ in range(count)]
+    arrays = [buffer_pool.array(block, np.dtype(np.float32), (1, 2048), 0) for block in blocks]
+    for number, array in enumerate(arrays):
+        array[:] = number
+    tensors = [
+        Tensor(f"x{number}", "FP32", array.shape, array) for number, array in enumerate(arrays)
+    ]
+    # Arrays of no block are copied into one block more.
+    tensors.append(Tensor("last", "FP32", (1, 65536), np.ones((1, 65536), np.float32)))
+    made, named = written(*tensors)
+    assert len(named) == min(count, DIRECT_BLOCKS) + 1
+    kinds = np.dtype(np.float32)
+    values = [
+        np.frombuffer(data, kinds)
+        if isinstance(data, bytes)  # a small array that found no block is in the message itself
+        else buffer_pool.array(named[data.block], kinds, (2,), data.offset)
+        for data in (one.data for one in made)
+    ]
+    assert [value[1] for value in values] == [*range(count), 1]

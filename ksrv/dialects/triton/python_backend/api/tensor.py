@@ -158,10 +158,7 @@ class Tensor:
         datatype = None if dtype is None else NAME_BY_DTYPE.get(dtype)
         if found.dtype == _torch().bfloat16:
             datatype = "BF16"
-        if datatype is None:
-            raise TritonModelException(
-                f"the tensor {name!r} is of {found.dtype}, which has no datatype in Triton"
-            )
+        datatype = _named(name, datatype, found.dtype)
         if found.device.type == "cpu":
             self._fill(name, datatype, array_over(found))
         else:
@@ -178,7 +175,7 @@ class Tensor:
             ) from error
         if not array.flags.c_contiguous:
             raise TritonModelException(_NOT_CONTIGUOUS)
-        self._fill(name, NAME_BY_DTYPE[array.dtype], array)
+        self._fill(name, _named(name, NAME_BY_DTYPE.get(array.dtype), array.dtype), array)
 
     # ---- sending ----------------------------------------------------------------------------
 
@@ -189,6 +186,14 @@ class Tensor:
             return WireTensor(self._name, self._datatype, array.shape, array)
         elements: list[Element] = [_element(self._name, value) for value in array.reshape(-1)]
         return WireTensor(self._name, "BYTES", array.shape, elements)
+
+
+def _named(name: str, datatype: str | None, dtype: Any) -> str:
+    if datatype is None:
+        raise TritonModelException(
+            f"the tensor {name!r} is of {dtype}, which has no datatype in Triton"
+        )
+    return datatype
 
 
 class _Capsule:
