@@ -59,7 +59,7 @@ class Headers(BaseHandler):
         batch.set_header(0, "X-Took", 5)
         batch.set_header(0, "X#Name", "x")
         for name in RESERVED_HEADERS:
-            batch.set_header(0, name.title(), "x")
+            batch.set_header(0, name.title(), "audio/wav" if name == "content-type" else "x")
         return {"y": batch["x"]}
 
 
