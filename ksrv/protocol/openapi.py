@@ -34,7 +34,6 @@ EXAMPLE_VALUES = 64
 
 _TEXT: Document = {"type": "string"}
 _FILE: Document = {"type": "string", "format": "binary"}
-_IMAGE_TYPES = {"jpeg": "image/jpeg", "png": "image/png"}
 _REF = "#/components/schemas/{name}"
 
 Body: TypeAlias = Any
@@ -174,7 +173,7 @@ def _infer_body(spec: ModelSpec) -> Document:
         content["application/json"]["example"] = example
     content["application/octet-stream"] = {"schema": _FILE}
     images = [entry.image for entry in spec.inputs if entry.image is not None]
-    content |= {_IMAGE_TYPES[form]: {"schema": _FILE} for image in images for form in image.formats}
+    content |= {f"image/{form}": {"schema": _FILE} for image in images for form in image.formats}
     if any(entry.audio is not None for entry in spec.inputs):
         content["audio/*"] = {"schema": _FILE}
     if any(entry.takes_files for entry in spec.inputs):

@@ -30,7 +30,14 @@ def described(tmp_path_factory):
     root = tmp_path_factory.mktemp("openapi")
     for write in (write_double, write_mean, write_text):
         write(root)
-    write_model(root, "any", "def handle(batch, context):\n    return {'one': [1]}\n", "")
+    any_inputs = "def handle(batch, context):\n    return {'one': [1]}\n"
+    write_model(root, "any", any_inputs, "")
+    write_model(
+        root,
+        "scans",
+        any_inputs,
+        "inputs: [{name: scan, datatype: FP32, shape: [-1, 8, 8, 1], image: {color: GRAY, formats: [tiff, webp]}}]\n",
+    )
     shutil.copytree(ROOT / "examples/sequences/smoother", root / "smoother")
     with Server(root) as server:
         yield server
@@ -62,6 +69,12 @@ def test_the_models_are_described(described):
     text = found["paths"]["/v2/models/text/infer"]["post"]
     assert "image/jpeg" not in text["requestBody"]["content"]
     assert "audio/*" in text["responses"]["200"]["content"]
+
+
+def test_every_accepted_image_format_is_a_media_type(described):
+    infer = document(described)["paths"]["/v2/models/scans/infer"]["post"]["requestBody"]
+    assert {"image/tiff", "image/webp"} < set(infer["content"])
+    assert "image/png" not in infer["content"]
 
 
 def test_sequence_model_lists_its_parameters(described):
