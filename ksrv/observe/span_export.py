@@ -16,6 +16,7 @@ from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import SpanContext
 
 from ksrv._native.server.batch_spans import take_spans
+from ksrv.protocol.protobuf import length_prefix
 
 log = logging.getLogger(__name__)
 
@@ -68,9 +69,9 @@ class SpanExport:
 
     def _export(self) -> None:
         if spans := take_spans():
-            of_scope = _head(2, len(self._scope) + len(spans)) + self._scope
+            of_scope = length_prefix(2, len(self._scope) + len(spans)) + self._scope
             length = len(self._resource) + len(of_scope) + len(spans)
-            parts = _head(1, length), self._resource, of_scope, spans
+            parts = length_prefix(1, length), self._resource, of_scope, spans
             try:
                 self._exporter.export(_EncodedSpans(parts))
             except Exception:
@@ -81,12 +82,3 @@ class SpanExport:
         self._stopped.set()
         self._thread.join(STOP_S)
         self._exporter.shutdown()
-
-
-def _head(number: int, length: int) -> bytes:
-    """Return what precedes the bytes of a length-delimited field of a protobuf message."""
-    head = [number << 3 | 2]
-    while length > 0x7F:
-        head.append(length & 0x7F | 0x80)
-        length >>= 7
-    return bytes([*head, length])
