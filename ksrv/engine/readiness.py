@@ -34,11 +34,11 @@ def outage_of(
 
     Args:
         find: Returns the version that serves requests to a model; see `ModelRegistry.find`.
-        callers: The versions that call this version, which are not looked at again.
+        callers: The versions that call this version. They are not looked at again, because models may name each other
+            under `calls:`.
     """
     if reason := version.why_not_ready:
         return Outage(reason, version.returning)
-    # No needs form a circle: the repository refuses such models.
     for name, number in version.config.needs:
         try:
             called = find(name, number)
