@@ -4,7 +4,8 @@ from ksrv.model.spec import AudioSpec, Dimension
 
 FORMATS = ("WAV", "WAVEX", "FLAC", "OGG", "MP3")
 """The formats that are read, by libsndfile's names."""
-_STARTS = ((b"fLaC", "FLAC"), (b"OggS", "OGG"), (b"ID3", "MP3"))
+_STARTS = (b"fLaC", b"OggS", b"ID3")
+"""The first bytes of FLAC, OGG and MP3 files."""
 
 
 def audio_problem(audio: AudioSpec, datatype: str, shape: tuple[Dimension, ...]) -> str:
@@ -20,11 +21,9 @@ def audio_problem(audio: AudioSpec, datatype: str, shape: tuple[Dimension, ...])
     return ""
 
 
-def sound_format(element: bytes | memoryview) -> str:
-    """Return the format that the first bytes of a file name; "" for an unknown format."""
+def is_sound(element: bytes | memoryview) -> bool:
+    """Tell whether a file begins as WAV, FLAC, OGG or MP3 files do."""
     start = bytes(element[:12])
-    if start[:4] == b"RIFF" and start[8:] == b"WAVE":
-        return "WAV"
-    found = next((name for known, name in _STARTS if start.startswith(known)), "")
+    is_wave = start[:4] == b"RIFF" and start[8:] == b"WAVE"
     is_frame = start[:1] == b"\xff" and start[1:2] >= b"\xe0"  # the sync word of an MPEG frame
-    return found or ("MP3" if is_frame else "")
+    return is_wave or is_frame or start.startswith(_STARTS)

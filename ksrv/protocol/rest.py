@@ -28,7 +28,7 @@ from ksrv._native.tensor.bytes_tensor import ElementsError
 from ksrv.errors import BodyTooLarge, InvalidRequest, quote
 from ksrv.limits import Limits, show_limit
 from ksrv.model.datatypes import BINARY_ONLY, DTYPES
-from ksrv.model.sounds import sound_format
+from ksrv.model.sounds import is_sound
 from ksrv.model.spec import ModelSpec, TensorSpec
 from ksrv.protocol.accept import BINARY_TYPE, JSON_TYPE, accepted, file_type
 from ksrv.protocol.error_texts import body_fault, json_too_large
@@ -286,7 +286,7 @@ def _raw_request(body: memoryview, spec: ModelSpec) -> InferRequest:
     is_element = declared.datatype == "BYTES" or (
         declared.image is not None and bytes_tensor.signature(body) is not None
     )
-    is_element = is_element or (declared.audio is not None and bool(sound_format(body)))
+    is_element = is_element or (declared.audio is not None and is_sound(body))
     batches = (spec.max_batch_size or spec.row_limit) > 0
     shape = None if is_element else _raw_shape(declared, batches, len(body))
     if shape is not None:

@@ -14,7 +14,7 @@ import numpy as np
 from ksrv.errors import InvalidRequest, quote
 from ksrv.limits import Limits, show_limit
 from ksrv.loaders.loaded import ModelLoadError
-from ksrv.model.sounds import FORMATS, sound_format
+from ksrv.model.sounds import FORMATS, is_sound
 from ksrv.model.spec import HIGHEST_RATE, LOWEST_RATE, AudioSpec, TensorSpec
 from ksrv.request import Array, Element, Tensor
 
@@ -82,7 +82,7 @@ class AudioInput:
         Raises:
             ValueError: The file is refused. The text is the predicate of a sentence about it.
         """
-        if not sound_format(element):
+        if not is_sound(element):
             raise ValueError("is no WAV, FLAC, OGG or MP3 file")
         audio = self._audio
         with self._soundfile.SoundFile(io.BytesIO(element)) as file:

@@ -17,7 +17,7 @@ import orjson
 from ksrv._native.tensor.bytes_tensor import signature
 from ksrv.errors import InvalidRequest, quote
 from ksrv.limits import Limits
-from ksrv.model.sounds import sound_format
+from ksrv.model.sounds import is_sound
 from ksrv.model.spec import ModelSpec, TensorSpec
 from ksrv.protocol import plain_json
 from ksrv.protocol.forms.multipart import (
@@ -213,10 +213,10 @@ def _refuse_text(part: FormPart, declared: TensorSpec | None) -> None:
     """Refuse a text for an input of files. Often it is the name of the file, because the @ of curl is missing."""
     if declared is None or not declared.takes_files:
         return
-    is_sound = declared.audio is not None and (
-        bool(sound_format(part.value)) or not bytes(part.value).isascii()
+    may_be_sound = declared.audio is not None and (
+        is_sound(part.value) or not bytes(part.value).isascii()
     )
-    if not is_sound and signature(part.value) is None:
+    if not may_be_sound and signature(part.value) is None:
         text = _beginning(part.value)
         what = "a text and no file; curl sends a file whose name has an @ before it: -F NAME=@FILE"
         if text.startswith(("data:", *_BASE64_STARTS)):
