@@ -182,7 +182,7 @@ def _inputs(
     nbytes = enabled(memory, subject(tensors[first].name, first)).read(
         tensors,
         refs,
-        takes_images=partial(_is_image, spec),
+        takes_images=partial(_takes_files, spec),
         received=len(found.message),
         limits=limits,
     )
@@ -213,7 +213,7 @@ def _read_raw(
         if tensor.datatype == "BYTES":
             part = memoryview(found.message)[offset : offset + length]
             try:
-                tensor.data = bytes_tensor.read(part, count, None, _is_image(spec, name), name)
+                tensor.data = bytes_tensor.read(part, count, None, _takes_files(spec, name), name)
             except bytes_tensor.ElementsError as error:
                 raise InvalidRequest(str(error)) from None
             continue
@@ -234,11 +234,11 @@ def _read_typed(
     for index in indices:
         entry = found.inputs[index]
         count, _ = measure(entry.name, index, entry.datatype, tensors[index].shape, limits)
-        image = _is_image(spec, entry.name)
-        tensors[index].data = _typed_data(found, entry, index, count, image)
+        views = _takes_files(spec, entry.name)
+        tensors[index].data = _typed_data(found, entry, index, count, views)
 
 
-def _is_image(spec: ModelSpec, name: str) -> bool:
+def _takes_files(spec: ModelSpec, name: str) -> bool:
     """Tell whether a single BYTES element of an input may lack the length prefix, as files may.
 
     `rest._takes_images` also accepts inputs of numbers without files.
@@ -248,9 +248,13 @@ def _is_image(spec: ModelSpec, name: str) -> bool:
 
 
 def _typed_data(
-    found: Request, entry: Input, index: int, count: int, is_image: bool
+    found: Request, entry: Input, index: int, count: int, views: bool
 ) -> Array | list[Element]:
-    """Return the values of one input from its typed contents."""
+    """Return the values of one input from its typed contents.
+
+    Args:
+        views: Whether elements are views of the message, as large files should be.
+    """
     datatype = entry.datatype
     # The number of the typed field for the datatype; 0 without such a field. `fields` has a bit for each present field.
     expected = CONTENTS.get(datatype, 0)
@@ -276,7 +280,7 @@ def _typed_data(
             f"{subject(entry.name, index)}: the shape asks for {count} values, but {FIELD_NAMES[expected]} holds {got}"
         )
     if datatype == "BYTES":
-        return found.elements(entry, views=is_image)
+        return found.elements(entry, views=views)
     if datatype in ("FP32", "FP64"):
         # Packed floats have the bytes of the array; integers are varints.
         return view(found.message, entry.packed[0], datatype, entry.shape, count)

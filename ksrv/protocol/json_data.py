@@ -153,17 +153,17 @@ def _strings(
 
 
 def read_data(
-    body: memoryview, entry: Input, index: int, *, is_image: bool = False
+    body: memoryview, entry: Input, index: int, *, is_file: bool = False
 ) -> Array | list[Element]:
     """Return the values of an input that is given in JSON.
 
-    JSON carries images as base64. These BYTES are decoded: strings of an input with the parameter `content_type` of
+    JSON carries images and sounds as base64. These BYTES are decoded: strings of an input with the parameter `content_type` of
     `base64`, as MLServer's clients send them; `{"b64": ...}`, as in TensorFlow Serving; and all strings for an input of
-    images, unless it has another content type. A data URL is base64 as well.
+    files, unless it has another content type. A data URL is base64 as well.
 
     Args:
         entry: The input; its `data` is not None.
-        is_image: Whether the model's input takes encoded images.
+        is_file: Whether the model's input takes encoded images or sounds.
 
     Raises:
         InvalidRequest: The array does not have exactly the values that datatype and shape ask for.
@@ -174,7 +174,7 @@ def read_data(
     subject = f"input {quote(entry.name)} (index {index})"
     if entry.datatype == "BYTES":
         kind = entry.parameters.get(CONTENT_TYPE)
-        is_base64 = kind == BASE64 or (is_image and kind is None)
+        is_base64 = kind == BASE64 or (is_file and kind is None)
         count = None if entry.shape == (-1,) else entry.elements
         return _strings(body, begin, end, subject, count, is_base64)
     if entry.datatype in BINARY_ONLY:

@@ -58,7 +58,7 @@ def read_value(declared: TensorSpec, value: Any, index: int, limits: Limits) -> 
     )
     given = [len(value), *inner] if isinstance(value, list) else []
     _check_filled(declared.name, given, values)
-    if _are_files(declared, values):
+    if are_files(declared, values):
         tensor = read_tensor(declared.name, declared, given or [1], values, index, limits)
         return PlainValue(tensor, bool(given))
     missing = max(len(declared.shape) - len(given), 0)
@@ -87,7 +87,7 @@ def read_rows(declared: TensorSpec, rows: list[Any], index: int, limits: Limits)
     values, row = flat(rows, declared.name, index, limits)
     _check_filled(declared.name, [len(rows), *row], values)
     missing = max(len(declared.shape) - 1 - len(row), 0)
-    if _are_files(declared, values):
+    if are_files(declared, values):
         missing = 0
     shape = [len(rows), *[1] * missing, *row]
     return read_tensor(declared.name, declared, shape, values, index, limits)
@@ -112,7 +112,7 @@ def read_tensor(
         InvalidRequest: A value is no text and no number of the datatype, or the shape has another size.
     """
     owner = subject(name, index)
-    is_image = declared is not None and declared.takes_files
+    is_file = declared is not None and declared.takes_files
     datatype = "FP64" if declared is None else declared.datatype
     if None in values and declared is not None and not has_nan(declared):
         raise InvalidRequest(
@@ -120,7 +120,7 @@ def read_tensor(
             f"give each row a value"
         )
     if datatype == "BYTES" or (values and isinstance(values[0], str | dict)):
-        elements = [to_element(value, is_image, owner, at) for at, value in enumerate(values)]
+        elements = [to_element(value, is_file, owner, at) for at, value in enumerate(values)]
         return Tensor(name, "BYTES", tuple(shape), elements)
     read_as = _READ_AS.get(datatype, datatype)
     try:
@@ -182,9 +182,10 @@ def has_nan(declared: TensorSpec) -> bool:
     return not declared.takes_files and declared.datatype in FLOATING
 
 
-def _are_files(declared: TensorSpec, values: list[Any]) -> bool:
+def are_files(declared: TensorSpec | None, values: list[Any]) -> bool:
     """Tell whether the values are files: texts for an input of images or sounds are base64."""
-    return declared.takes_files and isinstance(values[0], str | dict)
+    takes_files = declared is not None and declared.takes_files
+    return takes_files and bool(values) and isinstance(values[0], str | dict)
 
 
 def _check_filled(name: str, given: list[int], values: list[Any]) -> None:

@@ -242,8 +242,8 @@ def _tensor(
         data = entry.array
     elif entry.data is not None:
         declared = spec.input(entry.name)
-        is_image = declared is not None and declared.takes_files
-        data = read_data(body, entry, index, is_image=is_image)
+        is_file = declared is not None and declared.takes_files
+        data = read_data(body, entry, index, is_file=is_file)
     else:
         data = _read_elements(
             body[entry.offset : entry.offset + entry.length],

@@ -145,8 +145,7 @@ def _tensor(name: str, rows: list[Any], index: int, spec: ModelSpec, limits: Lim
     """Return the tensor of one input. `index` is the input's place in the request, for error texts."""
     declared = spec.input(name)
     values, given = plain_json.flat(rows, name, index, limits)
-    is_picture = declared is not None and declared.takes_files
-    if values and is_picture and isinstance(values[0], str | dict):  # an encoded image for each row
+    if plain_json.are_files(declared, values):  # one for each row
         row = _checked([], given, name, index)
     else:
         row = _row_shape(declared, given, name, index)

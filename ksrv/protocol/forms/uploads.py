@@ -20,6 +20,7 @@ from ksrv.limits import Limits
 from ksrv.model.sounds import is_sound
 from ksrv.model.spec import ModelSpec, TensorSpec
 from ksrv.protocol import plain_json
+from ksrv.protocol.accept import JSON_TYPE
 from ksrv.protocol.forms.multipart import (
     MULTIPART,
     FormPart,
@@ -29,7 +30,6 @@ from ksrv.protocol.forms.multipart import (
 )
 from ksrv.request import Element, Tensor
 
-JSON_TYPE = "application/json"
 _FILES = ("image/", "audio/")
 _FORM, _URLENCODED = "multipart/", "application/x-www-form-urlencoded"
 _STARTS = (b"\xff\xd8", b"\x89P")
@@ -90,7 +90,7 @@ def read_upload(
     if lowered.startswith(_URLENCODED):
         _refuse_stripped(body[:_HEAD_BYTES])
     if lowered.startswith(_FILES) or signature(body) is not None:
-        name = input_name or image_input(spec)
+        name = input_name or file_input(spec)
         return Upload([_tensor(name, [body], spec)])
     return None
 
@@ -104,8 +104,8 @@ def _refuse_stripped(head: memoryview) -> None:
         )
 
 
-def image_input(spec: ModelSpec) -> str:
-    """Return the name of the input that takes an image for which the client names none.
+def file_input(spec: ModelSpec) -> str:
+    """Return the name of the input that takes a file for which the client names none.
 
     Raises:
         InvalidRequest: The model has no such input, or several.
