@@ -38,9 +38,6 @@ LARGEST_EMPTY = 65_536
 apart from the zeros. A handler may need a list, a mask or an iteration for each, although no byte was sent for it."""
 
 
-NO_AUDIO: Mapping[str, AudioInput] = {}
-
-
 class Validated(NamedTuple):
     """The result of a check: what the queue needs to know of a request.
 
@@ -80,14 +77,14 @@ class RequestValidator:
         self,
         spec: ModelSpec,
         images: dict[str, ImagePreparer] | None = None,
-        audio: Mapping[str, AudioInput] = NO_AUDIO,
+        audio: Mapping[str, AudioInput] | None = None,
         *,
         split: bool = False,
         decodes_apart: bool = True,
     ) -> None:
         self.spec = spec
         self.split = split
-        self._audio = audio
+        self._audio = audio or {}
         self._decodes_apart = decodes_apart
         declared = () if spec.accepts_any_inputs else spec.inputs
         self._inputs = {entry.name: _input(entry, (images or {})) for entry in declared}

@@ -113,12 +113,11 @@ def _parameter(parameter: inspect.Parameter, hint: Any) -> Parameter:
 
 def _input(field: Field, subject: str) -> PlainType:
     hint, allows_none = without_none(field.hint)
-    plain = None if hint is inspect.Parameter.empty else plain_type(hint)
+    if hint is inspect.Parameter.empty:
+        raise ValueError(f"{subject} has no type hint; {_EXPECTED}")
+    plain = plain_type(hint)
     if plain is None:
-        shows = f": {shown(hint)} is no input"
-        if hint is inspect.Parameter.empty:
-            shows = " has no type hint"
-        raise ValueError(f"{subject}{shows}; {_EXPECTED}")
+        raise ValueError(f"{subject}: {shown(hint)} is no input; {_EXPECTED}")
     optional = allows_none or not field.required
     return plain._replace(tensor=plain.tensor.or_none()) if optional else plain
 

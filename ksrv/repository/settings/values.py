@@ -244,13 +244,7 @@ def _read_model(keys: Any, files: ModelFiles) -> dict[str, str | None]:
             raise Fault(("class",), f"expected FILE.py:NAME, found {model_class!r}")
         if model is not None and Path(model).suffix not in STATE_SUFFIXES:
             raise Fault(("class",), f"{Path(model).name} is no state_dict, so it fills no class")
-    elif model is not None and (
-        Path(model).suffix == ".pth"
-        or (
-            Path(model).suffix == ".safetensors"
-            and not (Path(model).parent / "config.json").is_file()
-        )
-    ):
+    elif model is not None and _needs_class(Path(model)):
         if Path(model).stat().st_size == 0:
             raise Fault(("model",), f"{Path(model).name} is empty (0 bytes); copy or save it again")
         raise Fault(
@@ -261,6 +255,12 @@ def _read_model(keys: Any, files: ModelFiles) -> dict[str, str | None]:
     if handler is None and model is None and model_class is None:
         raise Fault((), "name a handler: or a model:")
     return {"handler": handler, "model": model, "model_class": model_class}
+
+
+def _needs_class(model: Path) -> bool:
+    """Tell whether a file has only weights, and transformers does not know their network from a `config.json`."""
+    has_config = model.suffix == ".safetensors" and model.with_name("config.json").is_file()
+    return model.suffix in (".pth", ".safetensors") and not has_config
 
 
 def _tensors(key: str, sections: Sequence[TensorSection]) -> tuple[TensorSpec, ...]:
