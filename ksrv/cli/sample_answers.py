@@ -14,11 +14,11 @@ from msgspec.structs import replace
 
 from ksrv.dialects.registry import formats
 from ksrv.engine.engine import Engine, EngineSettings
-from ksrv.engine.instances.warmup import TOLERANCE
+from ksrv.engine.instances.warmup import are_alike
 from ksrv.engine.instances.warmup_requests import samples
 from ksrv.engine.model import ModelVersion
 from ksrv.errors import KsrvError
-from ksrv.model.datatypes import DTYPES, widen_bfloat16
+from ksrv.model.datatypes import DTYPES, widened
 from ksrv.model.spec import ModelSpec, TensorSpec
 from ksrv.repository.entry import ModelEntry
 from ksrv.repository.layout import Repository
@@ -61,10 +61,10 @@ def compare_answers(
         requests = [(file.name, one) for file in files for one in samples(model.spec, file)]
         for name, request in requests:
             runs = _runs(model, other, request, [one for _, one in requests if one is not request])
-            alone = [_values(one) for one in run_batch(model, [request])[0].outputs]
+            alone = run_batch(model, [request])[0].outputs
             for comparison, run in runs.items():
                 try:
-                    results = list(map(_difference, alone, map(_values, run())))
+                    results = list(map(_difference, alone, run()))
                 except KsrvError as error:
                     reason = f"not compared: {error.message}"
                     results = [{"output": "every output", "result": reason, "ok": True}]
@@ -135,24 +135,17 @@ def _lengthen(tensor: Tensor, entry: TensorSpec | None, times: int) -> Tensor:
     return Tensor(tensor.name, tensor.datatype, data.shape, data)
 
 
-def _values(tensor: Tensor) -> tuple[str, Any]:
-    """Return the name and a copy of the values of an output: the handler may overwrite its memory in the next run."""
-    data = tensor.data
-    if isinstance(data, list):
-        return tensor.name, np.array([bytes(one) for one in data], object)
-    return tensor.name, np.array(widen_bfloat16(data) if tensor.datatype == "BF16" else data)
-
-
-def _difference(alone: tuple[str, Any], other: tuple[str, Any]) -> dict[str, Any]:
+def _difference(alone: Tensor, other: Tensor) -> dict[str, Any]:
     """Return by how much an output differs from the output of the request alone."""
-    name, first, second = alone[0], alone[1], other[1]
-    most, close = 0.0, np.array_equal(first, second, equal_nan=first.dtype.kind == "f")
-    found = "is equal" if close else "differs"
-    if first.shape != second.shape:
-        found = f"has the shape {list(second.shape)}, and {list(first.shape)} alone"
-    elif not close and first.dtype.kind in "biuf":
-        wide = first.astype(np.float64)
-        most = float(np.max(np.abs(wide - second.astype(np.float64))))
-        found = f"differs by up to {most:.3g}; the largest value is {np.max(np.abs(wide)):.3g}"
-        close = np.allclose(first, second, TOLERANCE, TOLERANCE, equal_nan=True)
-    return {"output": name, "result": found, "difference": most, "ok": bool(close)}
+    close, most, found = are_alike(alone, other), 0.0, "is equal"
+    if alone.shape != other.shape:
+        found = f"has the shape {list(other.shape)}, and {list(alone.shape)} alone"
+    elif isinstance(alone.data, list) or isinstance(other.data, list):
+        found = "is equal" if close else "differs"
+    else:
+        first, second = widened(alone.data, alone.datatype), widened(other.data, other.datatype)
+        if not np.array_equal(first, second, equal_nan=True):
+            wide = first.astype(np.float64)
+            most = float(np.max(np.abs(wide - second.astype(np.float64))))
+            found = f"differs by up to {most:.3g}; the largest value is {np.max(np.abs(wide)):.3g}"
+    return {"output": alone.name, "result": found, "difference": most, "ok": close}

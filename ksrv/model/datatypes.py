@@ -35,6 +35,11 @@ def widen_bfloat16(patterns: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
     return (patterns.astype(np.uint32) << 16).view(np.float32)
 
 
+def widened(array: npt.NDArray[Any], datatype: str) -> npt.NDArray[Any]:
+    """Return an array of a datatype with BF16 patterns as float32."""
+    return widen_bfloat16(array) if datatype == "BF16" else array
+
+
 class KindMismatch(ValueError):
     """A cast would change the kind of values: floats into integers, or between BOOL or BYTES and any other datatype."""
 

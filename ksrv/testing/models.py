@@ -29,7 +29,7 @@ from ksrv.handlers.loading import handler_of
 from ksrv.handlers.models import array_of
 from ksrv.handlers.runner import Runner, make_runner
 from ksrv.model.config import ModelConfig, ModelSource
-from ksrv.model.datatypes import DTYPES, widen_bfloat16
+from ksrv.model.datatypes import DTYPES, widened
 from ksrv.model.spec import ModelSpec
 from ksrv.repository.entry import ModelEntry
 from ksrv.repository.handler_file import model_name
@@ -360,5 +360,4 @@ def _as_request_tensor(encoded: Encoded) -> Tensor:
 
 
 def _decoded(tensor: Tensor) -> Array:
-    array = array_of(tensor)
-    return widen_bfloat16(array) if tensor.datatype == "BF16" else array
+    return widened(array_of(tensor), tensor.datatype)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from ksrv.errors import InvalidRequest, quote
-from ksrv.model.datatypes import widen_bfloat16
+from ksrv.model.datatypes import widened
 from ksrv.request import Element, Tensor
 
 
@@ -32,9 +32,7 @@ def classify(tensor: Tensor, count: int, labels: Sequence[str] | None) -> Tensor
             f"the output {quote(tensor.name)} holds {tensor.datatype} of the shape "
             f"{list(tensor.shape)}; classes can be had of numbers with one dimension or more"
         )
-    scores = data
-    if tensor.datatype == "BF16":
-        scores = widen_bfloat16(data)
+    scores = widened(data, tensor.datatype)
     classes = scores.shape[-1]
     count = min(count, classes)
     rows = scores.reshape(-1, classes) if classes else scores.reshape(0, 0)

@@ -28,14 +28,14 @@ from ksrv.errors import (
     StreamNeeded,
 )
 from ksrv.model.config import ModelConfig
-from ksrv.model.datatypes import widen_bfloat16
+from ksrv.model.datatypes import widened
 from ksrv.model.spec import ModelSpec
 from ksrv.request import InferRequest, Tensor
 
 log = logging.getLogger("ksrv.engine")
 
 TOLERANCE = 1e-3
-"""The largest difference between a padded row and the row alone, relative and absolute."""
+"""The largest difference between answers to a row that runs in two ways, relative and absolute."""
 
 
 @dataclass(eq=False)
@@ -174,7 +174,7 @@ class WarmUp:
             answers.append([_copied(one) for one in outputs.tensors])
         for alone, padded in zip(*answers, strict=True):
             padded = cut_back(padded, self.spec.output(padded.name), request.lengths)
-            if not _are_alike(alone, padded):
+            if not are_alike(alone, padded):
                 raise ModelFailed(
                     f"the model {self.spec.name} says pad: {{exact: true}}, and its output {alone.name!r} depends on the "
                     f"padding; name an input as mask, or leave pad out"
@@ -219,15 +219,13 @@ def _copied(tensor: Tensor) -> Tensor:
     return Tensor(tensor.name, tensor.datatype, tensor.shape, data)
 
 
-def _are_alike(one: Tensor, other: Tensor) -> bool:
+def are_alike(one: Tensor, other: Tensor) -> bool:
     """Tell whether two outputs are equal, apart from rounding."""
     if one.shape != other.shape or one.datatype != other.datatype:
         return False
     if isinstance(one.data, list) or isinstance(other.data, list):
         return one.data == other.data
-    first, second = one.data, other.data
-    if one.datatype == "BF16":
-        first, second = widen_bfloat16(first), widen_bfloat16(second)
+    first, second = widened(one.data, one.datatype), widened(other.data, one.datatype)
     return bool(np.allclose(first, second, TOLERANCE, TOLERANCE, equal_nan=True))
 
 

@@ -11,8 +11,8 @@ import numpy as np
 
 from ksrv.dialects.torchserve.base64_text import without_base64
 from ksrv.errors import InvalidRequest
-from ksrv.model.datatypes import widen_bfloat16
-from ksrv.request import Array, Element, ExecutorInputs, RequestPart, Tensor
+from ksrv.model.datatypes import widened
+from ksrv.request import Element, ExecutorInputs, RequestPart, Tensor
 
 
 def is_description(inputs: ExecutorInputs) -> bool:
@@ -131,7 +131,7 @@ def _values_by_row(inputs: ExecutorInputs, request: RequestPart) -> list[Any]:
 def _whole(tensor: Tensor) -> Any:
     """Return all values of a tensor: numbers as nested lists, BYTES as a flat list."""
     if isinstance(tensor.data, np.ndarray):
-        return _numbers(tensor.data, tensor.datatype).tolist()
+        return widened(tensor.data, tensor.datatype).tolist()
     return [bytearray(element) for element in tensor.data]
 
 
@@ -143,10 +143,6 @@ def _values(tensor: Tensor) -> list[Any]:
     count = tensor.shape[0]
     width = len(values) // max(count, 1)
     return [values[row * width : (row + 1) * width] for row in range(count)]
-
-
-def _numbers(array: Array, kind: str) -> Array:
-    return widen_bfloat16(array) if kind == "BF16" else array
 
 
 def kserve_document(inputs: ExecutorInputs) -> dict[str, Any]:
@@ -164,7 +160,7 @@ def kserve_document(inputs: ExecutorInputs) -> dict[str, Any]:
 
 def _kserve_input(tensor: Tensor) -> dict[str, Any]:
     if isinstance(tensor.data, np.ndarray):
-        data: list[Any] = _numbers(tensor.data, tensor.datatype).ravel().tolist()
+        data: list[Any] = widened(tensor.data, tensor.datatype).ravel().tolist()
     else:
         data = [_text(element) for element in tensor.data]
     entry = {
