@@ -137,8 +137,9 @@ bool take_whole(const InputSignature &declared, std::size_t input, std::int64_t 
     std::fill(whole, shape, 1);
     bool has_rows = missing == 0;
     if (!take_shape(declared, input, whole, wanted, layout)) {
-        // [40, 31] for the shape [-1, 1]: a value for each row.
-        if (missing == 0 || rank == 0) return false;
+        // [40, 31] for the shape [-1, 1]: a value for each row. A padded shape may fit without rows, but have another
+        // length than the input before.
+        if (missing == 0 || rank == 0 || declared.padded) return false;
         std::swap(whole[0], shape[0]);
         if (!take_shape(declared, input, whole, wanted, layout)) return false;
         has_rows = true;

@@ -17,8 +17,8 @@ ECHO = """
 from ksrv import BaseHandler
 
 class Echo(BaseHandler):
-    def inference(self, flags, count, byte, reals):
-        return {"flags": flags, "count": count, "byte": byte, "reals": reals}
+    def inference(self, **inputs):
+        return inputs
 """
 ONE = """
 def inference(x):
@@ -30,21 +30,33 @@ TENSORS = {
     "byte": ("UINT8", (1,)),
     "reals": ("FP64", (1, 2)),
 }
-SINGLE = {"x": ("FP32", (2, 2))}
+MODELS = {
+    "single": {"x": ("FP32", (2, 2))},
+    "several": TENSORS,
+    # Names that mean something else in the bodies of other models.
+    "reserved": {"id": ("INT64", ()), "parameters": ("FP32", (2,)), "instances": ("UINT8", (1,))},
+    "padded": {"x": ("FP32", ("n",)), "mask": ("INT64", ("n",))},
+}
 
 
 def yaml_of(tensors):
-    lines = "".join(
-        f"  - {{name: {name}, datatype: {datatype}, shape: {[-1, *row]}}}\n"
-        for name, (datatype, row) in tensors.items()
-    )
-    return f"handler: handler.py\ninputs:\n{lines}outputs:\n{lines}"
+    def lines(pad):
+        return "".join(
+            f"  - {{name: {name}, datatype: {datatype}, shape: [{', '.join(map(str, (-1, *row)))}]{pad if name == 'x' else ''}}}\n"
+            for name, (datatype, row) in tensors.items()
+        )
+
+    pad = ", pad: {value: 0, mask: mask}" if "mask" in tensors else ""
+    return f"handler: handler.py\ninputs:\n{lines(pad)}outputs:\n{lines('')}"
 
 
 @pytest.fixture(scope="module")
 def both(tmp_path_factory):
     """Return functions that ask the HTTP server and the app."""
-    models = {"single": (ONE, yaml_of(SINGLE)), "several": (ECHO, yaml_of(TENSORS))}
+    models = {
+        name: (ECHO if len(tensors) > 1 else ONE, yaml_of(tensors))
+        for name, tensors in MODELS.items()
+    }
     with started(tmp_path_factory.mktemp("models"), models) as engine, opened(engine) as fast:
         client = TestClient(make_app(server_parts(engine, ServerSettings())))
         http_server, address = fast
@@ -125,8 +137,15 @@ def objects(draw, tensors, rows, faulty):
     names = [name for name in tensors if not faulty or draw(st.integers(0, 9))]
     if faulty and draw(st.booleans()):
         names.append(draw(st.sampled_from([*tensors, "more", "id", "b64"])))
+    length = draw(st.integers(1, 3))  # of padded rows
+
+    def shape_of(row):
+        if row == ("n",):
+            row = (draw(st.integers(1, 3)) if faulty else length,)
+        return draw(shapes_of(row, rows, faulty))
+
     fields = [
-        f'"{name}":{draw(values(datatype, draw(shapes_of(row, rows, faulty)), faulty))}'
+        f'"{name}":{draw(values(datatype, shape_of(row), faulty))}'
         for name in draw(st.permutations(names))
         for datatype, row in [tensors.get(name, ("INT64", ()))]
     ]
@@ -137,7 +156,7 @@ def objects(draw, tensors, rows, faulty):
 def requests(draw):
     """A path and a body. About half of the bodies are valid."""
     faulty = draw(st.booleans())
-    model, tensors = draw(st.sampled_from([("single", SINGLE), ("several", TENSORS)]))
+    model, tensors = draw(st.sampled_from(list(MODELS.items())))
     rows = draw(st.integers(0, 3))
     if draw(st.booleans()):
         return f"/v2/models/{model}/generate", draw(objects(tensors, rows, faulty))

@@ -44,7 +44,32 @@ outputs:
 """
 WHOLE = FLAT.replace('{"rows"', '{"whole": x.reshape(1, -1), "rows"')
 WHOLE_YAML = FLAT_YAML + "  - {name: whole, datatype: INT32, shape: [1, 4]}\n"
-OWN = {"texts": (TEXTS, TEXTS_YAML), "flat": (FLAT, FLAT_YAML), "whole": (WHOLE, WHOLE_YAML)}
+NAMED = """
+from ksrv import BaseHandler
+
+class Named(BaseHandler):
+    def inference(self, **inputs):
+        return {name + "_": value for name, value in inputs.items()}
+"""
+RESERVED_YAML = """
+handler: handler.py
+inputs: [{name: id, datatype: INT64, shape: [-1]}, {name: parameters, datatype: INT64, shape: [-1]}]
+outputs: [{name: id_, datatype: INT64, shape: [-1]}, {name: parameters_, datatype: INT64, shape: [-1]}]
+"""
+PADDED_YAML = """
+handler: handler.py
+inputs:
+  - {name: x, datatype: FP32, shape: [-1, n], pad: {value: 0, mask: m}}
+  - {name: m, datatype: INT64, shape: [-1, n]}
+outputs: [{name: x_, datatype: FP32, shape: [-1, n]}, {name: m_, datatype: INT64, shape: [-1, n]}]
+"""
+OWN = {
+    "texts": (TEXTS, TEXTS_YAML),
+    "flat": (FLAT, FLAT_YAML),
+    "whole": (WHOLE, WHOLE_YAML),
+    "reserved": (NAMED, RESERVED_YAML),
+    "padded": (NAMED, PADDED_YAML),
+}
 KEPT = ("pair", "one", "versions/2", "joined", "apart", "wide", "open", "every", "every-joined")
 
 
@@ -108,6 +133,8 @@ FAST = {
     ),
     "an object with two outputs": generate("flat", {"x": [[[1, 2], [3, 4]], [[5, 6], [7, 8]]]}),
     "an object of a matrix": generate("flat", {"x": [[1, 2], [3, 4]]}),
+    "inputs with the names of other fields": generate("reserved", {"id": 7, "parameters": 8}),
+    "a padded row without its dimension": generate("padded", {"x": [1, 2, 3], "m": [1, 1, 0]}),
     "an error of the handler": predict("one", [[-2, 0, 0, 0]]),
     "a header of the handler": predict("one", [[-4, 0, 0, 0]]),
     "a look at the request": predict("one", [[-6, 0, 0, 0]], fields="X-Mine: abc\r\n"),
@@ -145,6 +172,7 @@ GENERAL = {
     "rows of several inputs without names": predict("pair", ONE),
     "rows that differ in their inputs": predict("pair", [{"a": ONE[0], "b": ONE[0]}, {"a": ONE[0]}]),
     "unequal rows": generate("pair", {"a": ONE, "b": ONE * 2}),
+    "a padded row of another length": generate("padded", {"x": [[1], [2], [3]], "m": [1, 1, 0]}),
     "a row that is no list": predict("one", [[1, 2, 3, 4], 5]),
     "bytes after the object": predict("one", '{"instances": [[1, 2, 3, 4]]} 5}'),
     "an object that does not end": predict("one", '{"instances": [[1, 2, 3, 4]]'),

@@ -100,11 +100,12 @@ def _read_object(
     limits: Limits,
 ) -> AnswerForm:
     """Fill the infer request from a body that is one object."""
-    name = document.pop("id", None)
+    # The native reader, too, takes a key with the name of an input as the input.
+    name = None if spec.input("id") else document.pop("id", None)
     if name is not None and not isinstance(name, str):
         raise InvalidRequest(f"'id' of a generate request must be a string, not {quote(name)}")
     request.id = name or ""
-    parameters = document.pop("parameters", None)
+    parameters = None if spec.input("parameters") else document.pop("parameters", None)
     if parameters is None:
         parameters = {}
     if not isinstance(parameters, dict):
