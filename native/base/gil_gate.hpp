@@ -8,11 +8,16 @@
 
 #pragma once
 
+#include <pthread.h>
+
 #include <mutex>
+#include <new>
 
 namespace ksrv {
 
 inline std::mutex gil_gate;
+// In a forked child no thread is left that could leave the gate.
+inline const int gil_gate_fork_handler = pthread_atfork(nullptr, nullptr, [] { new (&gil_gate) std::mutex; });
 
 // Called without the GIL, before taking it.
 inline void enter_gil_gate() noexcept { gil_gate.lock(); }

@@ -138,6 +138,35 @@ assert expires()
     subprocess.run([sys.executable, "-c", script], check=True, timeout=120)
 
 
+@pytest.mark.skipif(
+    "asan" in os.environ.get("LD_PRELOAD", ""),
+    reason="the sanitizer's allocator may be locked by another thread when the process forks",
+)
+def test_batches_are_taken_in_a_child_that_was_forked_while_another_thread_waited_for_the_gil():
+    script = """
+import os, signal, sys, threading
+from ksrv._native.queue import request_queue as native
+from ksrv._native.queue.request_handle import NativeHandle
+
+def take(queue):
+    return queue.take(queue.add_slot(), 1, 0)
+
+sys.setswitchinterval(100)  # threads keep the GIL until they wait
+queue = native.Queue(10)
+threading.Thread(target=take, args=(queue,), daemon=True).start()
+queue.push(NativeHandle("a", 1, 0))
+sum(range(3_000_000))  # meanwhile the other thread comes to wait for the GIL
+child = os.fork()
+if child == 0:
+    signal.alarm(20)
+    other = native.Queue(10)
+    other.push(NativeHandle("b", 1, 0))
+    os._exit(0 if [one.request for one in take(other)] == ["b"] else 1)
+assert os.waitpid(child, 0)[1] == 0
+"""
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=120)
+
+
 def test_a_callback_added_before_the_waiters_are_woken_is_called():
     queue = native.Queue(4)
     slot = queue.add_slot()
