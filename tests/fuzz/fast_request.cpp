@@ -13,21 +13,8 @@
 
 #include "infer/fast_request.hpp"
 #include "infer/infer_header_reader.hpp"
+#include "input_signature.hpp"
 #include "require.hpp"
-
-namespace {
-
-ksrv::InputSignature input(const char *name, ksrv::Datatype datatype, std::vector<std::int64_t> tail) {
-    ksrv::InputSignature made;
-    made.name = name;
-    made.datatype = datatype;
-    made.row_bytes = ksrv::item_size_of(datatype);
-    for (std::int64_t size : tail) made.row_bytes *= static_cast<std::uint64_t>(size);
-    made.tail = std::move(tail);
-    return made;
-}
-
-}  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t *data, std::size_t size) {
     if (size < 2) return 0;

@@ -13,19 +13,10 @@
 #include "infer/plain_request.hpp"
 #include "json/number_writer.hpp"
 #include "json/scanner.hpp"
+#include "input_signature.hpp"
 #include "require.hpp"
 
 namespace {
-
-ksrv::InputSignature input(const char *name, ksrv::Datatype datatype, std::vector<std::int64_t> tail) {
-    ksrv::InputSignature made;
-    made.name = name;
-    made.datatype = datatype;
-    made.row_bytes = ksrv::item_size_of(datatype);
-    for (std::int64_t size : tail) made.row_bytes *= static_cast<std::uint64_t>(size);
-    made.tail = std::move(tail);
-    return made;
-}
 
 bool is_json(const char *text, std::size_t length) {
     ksrv::json::Cursor cursor{text, text + length};
