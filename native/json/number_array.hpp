@@ -47,8 +47,8 @@ struct NestedShape {
 };
 
 // Reads a number, or nested arrays of one shape, from the JSON value at `at` into at most `capacity` values at `out`.
-// Sets `shape`, or compares it if it is known. The byte before `end` must be
-// a bracket or brace outside of the value, so that no token reaches `end`.
+// Sets `shape`, or compares it if it is known. The byte before `end` must be a bracket or brace outside of the value, so
+// that no token reaches `end`.
 //
 // Returns the end of the value. Null if its shape is ragged, empty or different, or if a value is not a finite number,
 // or a negative zero (orjson reads -0 as the integer 0).

@@ -30,7 +30,7 @@ function side(text, picture) {
  *   they cover (`x`, `y`, `width`, `height`, in the picture's pixels; a letterbox reaches beyond it)
  */
 export function seenBy(picture, image) {
-  // "HEIGHTxWIDTH", of which each is a text that `side` reads.
+  // The size is "HEIGHTxWIDTH". `side` reads each of the two texts.
   const [high, wide] = (image?.size ?? "anyxany").split("x");
   const rows = side(high, picture.height);
   const columns = side(wide, picture.width);

@@ -144,7 +144,7 @@ void PillowRows::make_rows() noexcept {
     }
 }
 
-// Resizes the rows in `lowered_`, the last of which is row `next_` of the result, in width, and finishes them.
+// Resizes the rows in `lowered_` in width, and finishes them. The last row is row `next_` of the result.
 void PillowRows::finish_lowered() noexcept {
     const std::size_t first = next_ / pillow::LANES * pillow::LANES, end = next_ + 1;
     resize_across(lowered_, end - first, narrowed_);

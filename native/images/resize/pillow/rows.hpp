@@ -3,9 +3,9 @@
 // Strategy: Pillow's filter is a triangle as wide as the reduction, with fixed-point weights of 22 fractional bits, and
 // each pass rounds to 8 bits. A vertical pass multiplies whole rows by a weight, which the compiler vectorises. For the
 // horizontal pass sixteen rows are transposed, so that it becomes the same loop over sixteen rows at once, and
-// transposed back. Usually sixteen source rows are collected for the horizontal pass,
-// and their results are stored while a row of the result needs them. If Pillow resizes in height first, the source rows
-// are stored, and sixteen rows that are resized in height are collected for the horizontal pass.
+// transposed back. Usually sixteen source rows are collected for the horizontal pass, and their results are stored while
+// a row of the result needs them. If Pillow resizes in height first, the source rows are stored, and sixteen rows that
+// are resized in height are collected for the horizontal pass.
 
 #pragma once
 
