@@ -73,6 +73,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
 
 _UNITS = {
     "json_depth": "levels",
+    "rank": "dimensions",
     "chunks": "chunks",
     "inflate_ratio": "times the compressed size",
     "image_pixels": "pixels",

@@ -61,7 +61,8 @@ class AudioInput:
             try:
                 found.append(self._rows(self._samples(element, left)))
             except (ValueError, self._soundfile.SoundFileError) as error:
-                text = str(error).removeprefix("Error opening <_io.BytesIO object>: ")
+                why = getattr(error, "error_string", None)  # without the address of the BytesIO
+                text = str(error) if why is None else f"cannot be read: {why}"
                 raise InvalidRequest(f"sound {index} of the input {quote(name)} {text}") from None
         if len({rows.shape[-1] for rows in found}) > 1:
             raise InvalidRequest(

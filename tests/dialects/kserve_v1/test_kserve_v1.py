@@ -135,8 +135,16 @@ def test_images(served):
         ("two", {"instances": [{"a": [1, 2, 3], "b": [1, 2]}]}, "each row has the shape [3]"),
         ("text", {"instances": [[[["a"]]]]}, "each row has the shape [1, 1, 1]"),
         ("mean", {"instances": [["AAAA"]]}, "each row has the shape [1]"),
-        ("echo", b'{"instances": %s1%s}' % (b"[" * 900, b"]" * 900), "limit --limits-rank"),
-        ("text", b'{"instances": %s"a"%s}' % (b"[" * 300, b"]" * 300), "limit --limits-rank"),
+        (
+            "echo",
+            b'{"instances": %s1%s}' % (b"[" * 900, b"]" * 900),
+            "limit --limits-rank (32 dimensions)",
+        ),
+        (
+            "text",
+            b'{"instances": %s"a"%s}' % (b"[" * 300, b"]" * 300),
+            "limit --limits-rank (32 dimensions)",
+        ),
         (
             "echo",
             b'{"instances": [[1, %s1%s]]}' % (b'{"a":' * 900, b"}" * 900),

@@ -155,7 +155,7 @@ sys.setswitchinterval(100)  # threads keep the GIL until they wait
 queue = native.Queue(10)
 threading.Thread(target=take, args=(queue,), daemon=True).start()
 queue.push(NativeHandle("a", 1, 0))
-sum(range(3_000_000))  # meanwhile the other thread comes to wait for the GIL
+sum(range(3_000_000))  # meanwhile the other thread begins to wait for the GIL
 child = os.fork()
 if child == 0:
     signal.alarm(20)
