@@ -42,13 +42,10 @@ def declared_tensors(handler: BaseHandler, known: ModelSpec) -> tuple[Specs, Spe
         HandlerError: A declaration has other values than tensor types.
     """
     inputs, outputs = known.inputs, known.outputs
-    rows = handler.row_function
     if not inputs:
-        named = rows.inputs if rows is not None else _hinted_inputs(handler)
-        inputs = _by_attribute(handler, "inputs") or _specs("inputs", named)
+        inputs = _by_attribute(handler, "inputs") or _specs("inputs", _hinted_inputs(handler))
     if not outputs:
-        named = rows.outputs if rows is not None else _hinted_outputs(handler)
-        outputs = _by_attribute(handler, "outputs") or _specs("outputs", named)
+        outputs = _by_attribute(handler, "outputs") or _specs("outputs", _hinted_outputs(handler))
     return inputs, outputs
 
 
@@ -137,6 +134,8 @@ def _target(handler: BaseHandler) -> Any:
 
 def _hinted_inputs(handler: BaseHandler) -> dict[str, Any]:
     """Return the tensor types of the parameters of `inference`, by name."""
+    if handler.row_function is not None:
+        return dict(handler.row_function.inputs)
     function = _inference_of(handler)
     signature = None if function is None else signature_of(function)
     if signature is None:
@@ -305,6 +304,8 @@ def _check_inference(handler: BaseHandler) -> None:
 
 def _hinted_outputs(handler: BaseHandler) -> dict[str, Any]:
     """Return the tensor types of the return hint of the handler's last stage, by name."""
+    if handler.row_function is not None:
+        return dict(handler.row_function.outputs)
     kind = type(handler)
     function = _target(handler)
     if function is kind:

@@ -111,6 +111,12 @@ DECLARED = {
         def inference(self, x: Bytes) -> Bytes:
             return x
     """,
+    "attributes beside hints that declare nothing": """
+        inputs = {"x": Float32[2], "n": Int64}
+        outputs = {"output": Float32[2]}
+        def inference(self, x: list[Float32[2]], n: Int64) -> list[Float32[2]]:
+            return x
+    """,
     "the last stage": """
         def inference(self, x: Float32[2], n: Int64) -> Bytes:
             return x
