@@ -31,11 +31,7 @@ Size: TypeAlias = tuple[int, int]
 REDUCTIONS = (8, 4, 2)
 """The factors by which libjpeg can scale a picture down while it decodes."""
 _KEEP = Conversion()  # changes no value
-_ROUND: dict[str, Callable[[float], int]] = {
-    "nearest": round,
-    "down": math.floor,
-    "up": math.ceil,
-}
+_ROUND: dict[str, Callable[[float], int]] = {"nearest": round, "down": math.floor, "up": math.ceil}
 
 
 def scratch(dtype: np.dtype[np.generic], shape: tuple[int, ...]) -> Array:

@@ -1,7 +1,8 @@
 """A torch module in Python code, filled from a state_dict (`.pt`, `.pth`, `.safetensors`).
 
-The class or function in `class:` of model.yaml makes the module. Weights are always read with `weights_only=True`, so
-that no code in the file runs. A file that contains anything else is refused.
+The class or function in `class:` of model.yaml makes the module. Without it, transformers makes and fills the module
+of a folder that it wrote. Weights are always read with `weights_only=True`, so that no code in the file runs. A file
+that contains anything else is refused.
 """
 
 import json

@@ -87,10 +87,8 @@ def save_outputs(answer: InferResult, images: Sequence[bytes], folder: Path) -> 
         for name, value in answer.items():
             stem = _UNSAFE.sub("_", name) or "output"
             if value.dtype == object:
-                suffix = guess_extension(
-                    answer.content_types.get(name, "").partition(";")[0].strip()
-                )
-                yield from _save_elements(value, folder, stem, suffix)
+                kind = answer.content_types.get(name, "").partition(";")[0].strip()
+                yield from _save_elements(value, folder, stem, guess_extension(kind))
                 continue
             np.save(folder / f"{stem}.npy", value)
             yield folder / f"{stem}.npy"

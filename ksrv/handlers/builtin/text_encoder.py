@@ -70,8 +70,7 @@ class TextEncoder(BaseHandler):
             raise ValueError(f"parameters.max_tokens is a positive whole number, not {most!r}")
         self.most_tokens = most
         name = str(given.get("tokenizer", "tokenizer.json"))
-        beside = None if folder is None else folder / "tokenizer.json"
-        path = beside if beside and "tokenizer" not in given else context.file(name)
+        path = folder / name if folder and "tokenizer" not in given else context.file(name)
         self.tokenizer = _tokenizer(path, most)
         self.largest_id = max(self.tokenizer.get_vocab().values(), default=0)
 
