@@ -2,11 +2,15 @@
 
 #include "http/chunked_body.hpp"
 
-#include "base/hex.hpp"
-
 namespace ksrv {
 
 namespace {
+
+int hexadecimal(unsigned char c) noexcept {
+    if (c >= '0' && c <= '9') return c - '0';
+    const unsigned char lower = static_cast<unsigned char>(c | 0x20);
+    return lower >= 'a' && lower <= 'f' ? lower - 'a' + 10 : -1;
+}
 
 // `token` characters (RFC 9110 5.6.2).
 bool is_token(unsigned char c) noexcept {
@@ -41,7 +45,7 @@ size_t ChunkDecoder::read(const unsigned char *data, size_t length) noexcept {
 void ChunkDecoder::step(unsigned char c) noexcept {
     switch (state_) {
     case State::size: {
-        const int digit = hex_value(c);
+        const int digit = hexadecimal(c);
         if (digit >= 0) {
             if (left_ >> 60) return fail(ChunkFault::size_bits);  // one more digit would exceed 64 bits
             left_ = left_ * 16 + static_cast<uint64_t>(digit);

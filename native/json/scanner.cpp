@@ -1,7 +1,5 @@
 #include "json/scanner.hpp"
 
-#include "base/hex.hpp"
-
 #if defined(__SSE2__)
 #include <emmintrin.h>
 #endif
@@ -10,12 +8,18 @@ namespace ksrv::json {
 
 namespace {
 
+int hex_value(char c) noexcept {
+    if (is_digit(c)) return c - '0';
+    const char lower = static_cast<char>(c | 0x20);
+    return lower >= 'a' && lower <= 'f' ? lower - 'a' + 10 : -1;
+}
+
 // Reads the four digits of a \u escape. -1 if they are invalid.
 long hex4(const char *at, const char *end) noexcept {
     if (end - at < 4) return -1;
     long value = 0;
     for (int i = 0; i < 4; ++i) {
-        const int digit = hex_value(static_cast<unsigned char>(at[i]));
+        const int digit = hex_value(at[i]);
         if (digit < 0) return -1;
         value = value << 4 | digit;
     }

@@ -8,7 +8,6 @@
 #include <string_view>
 
 #include "base/clock.hpp"
-#include "base/hex.hpp"
 #include "base/request_id.hpp"
 #include "protobuf/wire_format.hpp"
 
@@ -41,6 +40,8 @@ void new_id(unsigned char *id, std::size_t size) noexcept {
     random[0] |= 1;
     std::memcpy(id, random, size);
 }
+
+int hex_value(char digit) noexcept { return digit <= '9' ? digit - '0' : digit - 'a' + 10; }
 
 void from_hex(const char *text, unsigned char *to, std::size_t count) noexcept {
     for (std::size_t i = 0; i < count; ++i)
