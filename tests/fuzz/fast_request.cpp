@@ -13,7 +13,7 @@
 
 #include "infer/fast_request.hpp"
 #include "infer/infer_header_reader.hpp"
-#include "input_signature.hpp"
+#include "fast_request.hpp"
 #include "require.hpp"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t *data, std::size_t size) {

@@ -13,7 +13,7 @@
 #include "infer/plain_request.hpp"
 #include "json/number_writer.hpp"
 #include "json/scanner.hpp"
-#include "input_signature.hpp"
+#include "fast_request.hpp"
 #include "require.hpp"
 
 namespace {

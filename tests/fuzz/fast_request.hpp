@@ -1,4 +1,4 @@
-// The inputs of the models in the harnesses of requests.
+// The inputs of the models in the harnesses of requests of the fast path.
 
 #pragma once
 
