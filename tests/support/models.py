@@ -1,5 +1,6 @@
 """Models that the integration tests serve, written to disk as a user would write them."""
 
+from collections.abc import Mapping
 from pathlib import Path
 
 DOUBLE = """
@@ -86,6 +87,18 @@ def write_model(root: Path, name: str, handler: str, yaml: str) -> Path:
     (folder / "handler.py").write_text(handler)
     (folder / "model.yaml").write_text("handler: handler.py\n" + yaml)
     return folder
+
+
+def write_functions(root: Path, source: str, models: Mapping[str, str]) -> None:
+    """Write a model for each function or class of a file.
+
+    Args:
+        models: More lines of model.yaml by the name of the function, which is the name of the model too.
+    """
+    for name, yaml in models.items():
+        (root / name).mkdir(parents=True)
+        (root / name / "handler.py").write_text(source)
+        (root / name / "model.yaml").write_text(f"handler: handler.py:{name}\n{yaml}")
 
 
 def write_double(root: Path) -> Path:

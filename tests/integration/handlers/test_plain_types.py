@@ -11,6 +11,7 @@ import requests
 
 from ksrv.client import Client
 from ksrv.testing import Server, load
+from tests.support.models import write_functions
 
 CALC = """
 from __future__ import annotations
@@ -149,12 +150,7 @@ MODELS = ["calc", "shout", "size", "sums", "person", "point", "vector", "scaled"
 @pytest.fixture(scope="module", params=["inline", "process"])
 def server(request, tmp_path_factory):
     folder = tmp_path_factory.mktemp("plain")
-    for name in MODELS:
-        (folder / name).mkdir()
-        (folder / name / "handler.py").write_text(CALC)
-        (folder / name / "model.yaml").write_text(
-            f"handler: handler.py:{name}\nexecutor: {request.param}\n"
-        )
+    write_functions(folder, CALC, dict.fromkeys(MODELS, f"executor: {request.param}\n"))
     with Server([str(folder)]) as running:
         yield running
 

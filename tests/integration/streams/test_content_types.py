@@ -9,6 +9,8 @@ import requests
 
 from ksrv.client import Client, ClientError
 from ksrv.testing import Server, load
+from tests.support.models import write_functions
+from tests.support.wire.text_routes import FORM, ROUTES, infer_body, post
 
 SOURCE = """
 from collections.abc import Iterator
@@ -22,7 +24,7 @@ def declared(text):
 def hinted(text: Bytes) -> Annotated[Bytes, "audio/wav"]:
     return [b"RIFF" + one for one in text]
 
-class Chosen(BaseHandler):
+class Sized(BaseHandler):
     outputs = {"picture": Bytes.file("image/png"), "size": Float32}
 
     def inference(self, text: Bytes, batch):
@@ -54,14 +56,7 @@ DECLARED = (
     + "outputs: [{name: output, datatype: BYTES, shape: [-1], content_type: audio/wav}]\n"
     + "batching: {max_batch_size: 2, split: true}\n"
 )
-MODELS = {
-    "declared": ("declared", DECLARED),
-    "hinted": ("hinted", ""),
-    "chosen": ("chosen", ""),
-    "sized": ("Chosen", ""),
-    "both": ("both", ""),
-    "parts": ("parts", ""),
-}
+MODELS = {"declared": DECLARED} | dict.fromkeys(("hinted", "chosen", "Sized", "both", "parts"), "")
 WAV = b"RIFFhi"
 
 
@@ -69,43 +64,13 @@ def b64(content):
     return base64.b64encode(content).decode()
 
 
-def write(folder, executor="inline"):
-    for name, (function, keys) in MODELS.items():
-        (folder / name).mkdir()
-        (folder / name / "handler.py").write_text(SOURCE)
-        (folder / name / "model.yaml").write_text(
-            f"handler: handler.py:{function}\nexecutor: {executor}\n{keys}"
-        )
-
-
 @pytest.fixture(scope="module", params=["inline", "process"])
 def server(request, tmp_path_factory):
     folder = tmp_path_factory.mktemp("files")
-    write(folder, request.param)
+    executor = f"executor: {request.param}\n"
+    write_functions(folder, SOURCE, {name: executor + keys for name, keys in MODELS.items()})
     with Server([str(folder)]) as running:
         yield running
-
-
-def infer_body(*texts, **parameters):
-    texts = texts or ("hi",)
-    entry = {"name": "text", "shape": [len(texts)], "datatype": "BYTES", "data": list(texts)}
-    return {"json": {"inputs": [entry]} | ({"parameters": parameters} if parameters else {})}
-
-
-FORM = {"files": {"text": (None, "hi")}}
-ROUTES = {
-    "infer": ("/v2/models/{}/infer", infer_body()),
-    "a form": ("/v2/models/{}/infer", FORM),
-    "raw": ("/v2/models/{}/infer", {"data": b"hi", "headers": {"Inference-Header-Content-Length": "0"}}),
-    "generate": ("/v2/models/{}/generate", {"json": {"text": "hi"}}),
-    "v1": ("/v1/models/{}:predict", {"json": {"instances": ["hi"]}}),
-}  # fmt: skip
-
-
-def post(server, route, model, accept=None):
-    path, body = ROUTES[route]
-    headers = {"Accept": accept, **body.get("headers", {})}
-    return requests.post(server.url + path.format(model), **body | {"headers": headers}, timeout=60)
 
 
 @pytest.mark.parametrize("accept", ["audio/wav", "audio/*", "audio/wav, */*", "application/json;q=0.5, audio/*"])  # fmt: skip
@@ -176,7 +141,7 @@ def test_handler_chooses_the_type_of_each_request(server):
         assert (answer.content, answer.headers["Content-Type"]) == (text.encode(), text)
     plain = requests.post(url, **infer_body()).json()["outputs"][0]
     assert (plain["data"], plain.get("parameters")) == (["hi"], None)
-    sized = f"{server.url}/v2/models/sized/infer"
+    sized = f"{server.url}/v2/models/Sized/infer"
     for text, kind in [("png", "image/png"), ("image/webp", "image/webp")]:
         found = requests.post(sized, **infer_body(text)).json()["outputs"]
         assert found[0]["parameters"] == {"media_type": kind, "content_type": "base64"}

@@ -8,6 +8,8 @@ import requests
 
 from ksrv.client import Client
 from ksrv.testing import Server
+from tests.support.models import write_functions
+from tests.support.wire.text_routes import ROUTES, infer_body, post
 
 SOURCE = """
 from collections.abc import Iterator
@@ -52,39 +54,9 @@ def b64(content):
 @pytest.fixture(scope="module", params=["inline", "process"])
 def server(request, tmp_path_factory):
     folder = tmp_path_factory.mktemp("files")
-    for name in MODELS:
-        (folder / name).mkdir()
-        (folder / name / "handler.py").write_text(SOURCE)
-        (folder / name / "model.yaml").write_text(
-            f"handler: handler.py:{name}\nexecutor: {request.param}\n"
-        )
+    write_functions(folder, SOURCE, dict.fromkeys(MODELS, f"executor: {request.param}\n"))
     with Server([str(folder)]) as running:
         yield running
-
-
-def infer_body(data=("hi",), parameters=None, **output):
-    entry = {"name": "text", "shape": [len(data)], "datatype": "BYTES", "data": list(data)}
-    body = {"inputs": [entry]}
-    if output:
-        body["outputs"] = [{"name": "output", "parameters": output}]
-    if parameters:
-        body["parameters"] = parameters
-    return {"json": body}
-
-
-ROUTES = {
-    "infer": ("/v2/models/{}/infer", infer_body()),
-    "a form": ("/v2/models/{}/infer", {"files": {"text": (None, "hi")}}),
-    "raw": ("/v2/models/{}/infer", {"data": b"hi", "headers": {"Inference-Header-Content-Length": "0"}}),
-    "generate": ("/v2/models/{}/generate", {"json": {"text": "hi"}}),
-    "v1": ("/v1/models/{}:predict", {"json": {"instances": ["hi"]}}),
-}  # fmt: skip
-
-
-def post(server, route, model, accept=None):
-    path, body = ROUTES[route]
-    headers = body.get("headers", {}) | ({"Accept": accept} if accept else {})
-    return requests.post(server.url + path.format(model), **body | {"headers": headers}, timeout=60)
 
 
 def output(answer):
@@ -132,7 +104,7 @@ def test_fast_requests_are_answered_by_files_too(server):
 def test_what_is_not_one_element_is_answered_as_json(server):
     headers = {"Accept": "audio/wav"}
     url = server.url + "/v2/models/{}/infer"
-    two = requests.post(url.format("speech"), **infer_body(["hi", "no"]), headers=headers)
+    two = requests.post(url.format("speech"), **infer_body("hi", "no"), headers=headers)
     assert output(two)["data"] == [{"b64": b64(WAV)}, {"b64": b64(b"RIFF\xffno")}]
     assert output(requests.post(url.format("number"), **infer_body(), headers=headers))["data"] == [
         2
