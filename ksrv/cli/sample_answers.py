@@ -146,6 +146,11 @@ def _difference(alone: Tensor, other: Tensor) -> dict[str, Any]:
         first, second = widened(alone.data, alone.datatype), widened(other.data, other.datatype)
         if not np.array_equal(first, second, equal_nan=True):
             wide = first.astype(np.float64)
-            most = float(np.max(np.abs(wide - second.astype(np.float64))))
-            found = f"differs by up to {most:.3g}; the largest value is {np.max(np.abs(wide)):.3g}"
+            with np.errstate(invalid="ignore"):  # infinity minus infinity
+                gaps = np.abs(wide - second.astype(np.float64))
+            finite = np.isfinite(gaps)
+            most, largest = (float(one[finite].max(initial=0)) for one in (gaps, np.abs(wide)))
+            found = f"differs by up to {most:.3g}; the largest value is {largest:.3g}"
+            if not np.array_equal(first[~finite], second[~finite], equal_nan=True):
+                found += "; values that are NaN or infinite differ"
     return {"output": alone.name, "result": found, "difference": most, "ok": close}

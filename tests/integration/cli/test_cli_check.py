@@ -132,6 +132,30 @@ def test_sample_shows_outputs_that_depend_on_the_run(check, tmp_path):
     assert "1 of 1 models are ready" in text
 
 
+UNSTABLE = """import numpy as np
+from ksrv import BaseHandler, Float32
+
+class Unstable(BaseHandler):
+    calls = 0
+
+    def inference(self, x: Float32[4]):
+        Unstable.calls += 1
+        values = [np.nan, np.inf, -np.inf, 1.0]
+        return {"same": x * 0 + values, "moved": x * 0 + np.roll(values, self.calls)}
+"""
+
+
+def test_sample_compares_answers_with_nan_and_infinity(check, tmp_path, recwarn):
+    write_model(tmp_path / "models", "unstable", UNSTABLE, "warmup: false")
+    np.save(tmp_path / "x.npy", np.float32([[1, 2, 3, 4]]))
+    status, found = compare(check, tmp_path / "models", "--sample", tmp_path / "x.npy")
+    assert status == 1 and not recwarn.list
+    assert found[("x.npy", "run twice", "same")]["ok"]
+    moved = found[("x.npy", "run twice", "moved")]
+    assert moved["result"].endswith("; values that are NaN or infinite differ")
+    assert moved["difference"] == 0  # not NaN, which is not JSON
+
+
 def write_padded(folder, *, masked):
     """y = the mean of x * mask over the mask, or over all places."""
     write_graph(
