@@ -199,6 +199,20 @@ def test_file_that_is_no_sound_or_too_large_gets_400(server, model, content, err
     assert np.array_equal(infer(server, "whole", WAV)[0], oracle(WAV))
 
 
+@pytest.mark.parametrize(
+    ("content", "limit"),
+    [
+        (sound(rate=8000, seconds=2.5), "--limits-audio-seconds"),
+        (sound(rate=48000, channels=3, seconds=1), "--limits-audio-samples"),
+    ],
+)
+def test_limits_count_all_files_of_a_request(server, content, limit):
+    infer(server, "whole", content)
+    files = [("sound", content)] * 2
+    error = infer(server, "whole", None, 400, headers={}, files=files)
+    assert error.startswith("sound 1 ") and limit in error
+
+
 def test_length_of_a_wav_from_a_pipe_is_unknown(server):
     at = WAV.index(b"data") + 4
     content = WAV[:at] + b"\xff" * 4 + WAV[at + 4 :]
