@@ -73,7 +73,12 @@ def server(request, tmp_path_factory):
         yield running
 
 
-@pytest.mark.parametrize("accept", ["audio/wav", "audio/*", "audio/wav, */*", "application/json;q=0.5, audio/*"])  # fmt: skip
+# The most exact entry says how much a client wants a type (RFC 9110 12.5.1).
+MORE_EXACT = "audio/*;q=0.1, audio/wav, application/json;q=0.5"
+LESS_EXACT = "audio/*, audio/wav;q=0.1, application/json;q=0.5"
+
+
+@pytest.mark.parametrize("accept", ["audio/wav", "audio/*", "audio/wav, */*", "application/json;q=0.5, audio/*", MORE_EXACT])  # fmt: skip
 @pytest.mark.parametrize("model", ["declared", "hinted"])
 @pytest.mark.parametrize("route", ROUTES)
 def test_client_that_accepts_the_type_gets_the_file(server, route, model, accept):
@@ -91,7 +96,7 @@ def test_form_of_curl_or_a_browser_is_answered_by_the_file(server, accept):
     assert (answer.content, answer.headers["Content-Type"]) == (WAV, "audio/wav")
 
 
-@pytest.mark.parametrize("accept", ["application/json", "application/json, text/plain, */*", "image/png", "audio/wav;q=0, */*;q=0"])  # fmt: skip
+@pytest.mark.parametrize("accept", ["application/json", "application/json, text/plain, */*", "image/png", "audio/wav;q=0, */*;q=0", LESS_EXACT])  # fmt: skip
 def test_form_is_answered_by_json_if_the_client_prefers_json(server, accept):
     output = post(server, "a form", "declared", accept).json()["outputs"][0]
     assert output["data"] == [b64(WAV)]
