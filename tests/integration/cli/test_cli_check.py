@@ -90,6 +90,8 @@ def test_the_result_as_json(check, tmp_path):
 
 
 QUANTIZED = """
+import os
+
 import numpy as np
 from ksrv import BaseHandler, Float32
 
@@ -102,7 +104,8 @@ class Quantized(BaseHandler):
     def inference(self, x: Float32[4]):
         Quantized.calls += 1
         step = np.abs(x).max() / 255
-        return {"y": np.round(x / step) * step, "calls": np.full(len(x), self.calls), "name": ["a"] * len(x)}
+        numbers = {"calls": np.full(len(x), self.calls), "process": np.full(len(x), os.getpid())}
+        return {"y": np.round(x / step) * step, "name": ["a"] * len(x), **numbers}
 """
 PADDED = """model: model.onnx
 batching: {max_batch_size: 4}
@@ -126,6 +129,7 @@ def test_sample_shows_outputs_that_depend_on_the_run(check, tmp_path):
     assert shown[("run twice", "y")] and not shown[("run twice", "calls")]
     assert not shown[("in a batch of 8", "y")]
     assert shown[("with executor: process", "y")] and shown[("with executor: process", "name")]
+    assert shown[("run twice", "process")] and not shown[("with executor: process", "process")]
     assert 0.001 < found[("x.npy", "in a batch of 8", "y")]["difference"] < 0.02
     text = check(tmp_path / "models", "--sample", tmp_path / "x.npy").output
     assert "x.npy in a batch of 8: y differs by up to 0.0" in text
