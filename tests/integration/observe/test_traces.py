@@ -19,6 +19,7 @@ from tests.support.wire.http_reader import double_body
 pytest.importorskip("opentelemetry.exporter.otlp.proto.http")
 from opentelemetry import trace
 from opentelemetry.context import Context
+from opentelemetry.sdk.trace.sampling import TraceIdRatioBased
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from tests.support.otlp_collector import collecting
@@ -325,6 +326,54 @@ def test_rate_counts_only_requests_without_a_valid_callers_span(settings, collec
     over_http(settings, "inline", parent)
     wait_until(lambda: any(one.name == "infer inline" for one in collected.of_trace(trace)))
     assert collected.named("infer inline") - before == 2  # the first of a thousand, and the last
+
+
+def test_setting_of_all_models_holds_for_a_model_that_is_loaded_later(tmp_path, collected):
+    write_model(tmp_path, "early", TRACES_ITSELF, VECTOR)
+    with Server(tmp_path, trace="otlp", environment=collected.variables) as server:
+        requests.post(settings_of(server), json={"trace_level": "OFF"}, timeout=60)
+        write_model(tmp_path, "late", TRACES_ITSELF, VECTOR)
+        url = f"{server.url}/v2/repository/models/late/load"
+        requests.post(url, timeout=60).raise_for_status()
+        assert traced(collected, server, "late", 3) == 0
+
+
+def test_instances_of_a_version_share_their_rules(monkeypatch):
+    monkeypatch.setattr(tracing._OF_PROCESS, "export", object())
+    rules = tracing.tracing_of("m", "1")
+    assert tracing.tracing_of("m", "1") is rules
+    assert tracing.tracing_of("m", "2") is not rules
+
+
+@pytest.mark.parametrize(
+    ("sampler", "share", "expected"),
+    [
+        ("", "", (True, 1.0)),
+        ("always_on", "0.5", (False, 1.0)),
+        ("always_off", "", (False, 0.0)),
+        ("traceidratio", "0.25", (False, 0.25)),
+        ("parentbased_always_off", "", (True, 0.0)),
+        ("PARENTBASED_TRACEIDRATIO", "0.25", (True, 0.25)),
+    ],
+)
+def test_samplers_of_the_environment(sampler, share, expected, monkeypatch):
+    monkeypatch.setenv("OTEL_TRACES_SAMPLER", sampler)
+    monkeypatch.setenv("OTEL_TRACES_SAMPLER_ARG", share)
+    assert tracing.configured_sampler() == expected
+
+
+def test_share_of_the_traces_is_the_one_that_opentelemetry_chooses(tmp_path, collected):
+    write_model(tmp_path, "shared", TRACES_ITSELF, VECTOR)
+    sampler = {"OTEL_TRACES_SAMPLER": "traceidratio", "OTEL_TRACES_SAMPLER_ARG": "0.5"}
+    traces = []
+    with Server(tmp_path, trace="otlp", environment=collected.variables | sampler) as server:
+        for number in range(40):
+            trace, _, parent = new_trace()
+            traces.append(trace)
+            over_http(server, "shared", parent[:-1] + str(number % 2))  # the caller decides nothing
+    expected = {one for one in traces if TraceIdRatioBased(0.5).should_sample(None, int(one, 16), "").decision.is_sampled()}  # fmt: skip
+    found = {one.trace_id.hex() for one in collected.all if one.name == "infer shared"}
+    assert found == expected and 0 < len(found) < 40
 
 
 def test_unknown_sampler_is_refused(monkeypatch):
