@@ -154,7 +154,10 @@ class FileTensors(NamedModel):
         self._has_rows = config.counts_rows
         self._batched = {spec.name for spec in loaded.inputs if spec.batched}
         self._states = KeptStates(
-            [_completed(state, inputs[state.input], config) for state in config.state],
+            [
+                _completed(state, inputs[state.input], outputs.get(state.output), config)
+                for state in config.state
+            ],
             has_rows=self._has_rows,
             device=torch_device(context.device) if loaded.is_torch else None,
         )
@@ -238,11 +241,31 @@ def _check_names(key: str, names: Iterable[str], known: Collection[str]) -> None
             )
 
 
-def _completed(state: StateTensor, spec: TensorSpec, config: ModelConfig) -> StateTensor:
-    """Return a state with the datatype and the initial shape of its input in the file."""
+def _completed(
+    state: StateTensor, spec: TensorSpec, output: TensorSpec | None, config: ModelConfig
+) -> StateTensor:
+    """Return a state with the datatype and the initial shape of its input in the file.
+
+    Args:
+        spec: The input.
+        output: The output; None if the file does not describe it.
+    """
     shown = f"state: {quote(spec.name)}"
     if spec.datatype == "BYTES":
         raise HandlerError(f"{shown} has texts; a state has numbers")
+    # An output whose rank the file does not say has no dimensions.
+    if output is not None and (
+        output.datatype != spec.datatype
+        or len(output.shape) not in (0, len(spec.shape))
+        or any(
+            -1 not in sizes and sizes[0] != sizes[1]
+            for sizes in zip(output.wire_shape, spec.wire_shape, strict=False)
+        )
+    ):
+        raise HandlerError(
+            f"{shown} is {spec.datatype} {spec.wire_shape} in the model file, and the output {quote(output.name)} cannot "
+            f"be the next state, because it is {output.datatype} {output.wire_shape}"
+        )
     sizes = list(spec.shape)
     if config.counts_rows:
         at = state.batch_dimension

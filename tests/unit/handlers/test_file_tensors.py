@@ -208,6 +208,25 @@ def test_served_state_and_file_with_one_row(tmp_path):
         ]
 
 
+@pytest.mark.parametrize("shape", [("N", 1), ("N", 2, 1), ("N",)])
+def test_state_output_of_another_shape_is_refused(tmp_path, shape):
+    """The first request of a sequence, which gets zeros, would pass, and the second would fail."""
+    settings = "model: m.onnx\nstate: [{input: h, output: hn}]\n"
+    sizes = np.int64([-1, *shape[1:]])
+
+    def write(at):
+        write_graph(
+            at,
+            [("Reshape", ["h", "sizes"], ["hn"], {}), ("Neg", ["x"], ["y"], {})],
+            {"x": ("FP32", ("N", 3)), "h": ("FP32", ("N", 2))},
+            {"y": ("FP32", ("N", 3)), "hn": ("FP32", shape)},
+            {"sizes": sizes},
+        )
+
+    with pytest.raises(REFUSED, match=r"the output 'hn' cannot be the next state, because it is"):
+        load(folder(tmp_path, settings, write)).__enter__()
+
+
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
@@ -252,6 +271,10 @@ def test_served_state_and_file_with_one_row(tmp_path):
         (
             "state: [{input: weights, output: other, initial_shape: [4]}]",
             r"the initial_shape \[4\] does not fit",
+        ),
+        (
+            "state: [{input: rate, output: other}]",
+            r"'rate' is INT64 \[1\] in the model file, and the output 'other' cannot be the next state",
         ),
         ("state: {input: a, output: b}", "state: expected a list"),
         (
