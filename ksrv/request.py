@@ -70,12 +70,13 @@ class ImagePlacement(msgspec.Struct, array_like=True, frozen=True):
     A point of the image is in the row at `x * scale_x + left` and `y * scale_y + top`.
 
     Attributes:
-        width: Of the image as it was sent, turned as `exif: apply` says, in pixels.
-        height: Likewise.
+        width: The width of the image as it was sent, in pixels, after `exif: apply` turned it.
+        height: The height of the image as it was sent, in pixels, after `exif: apply` turned it.
         scale_x: The pixels of the row for each pixel of the image, in width.
-        scale_y: In height. It differs from `scale_x` only if the resize changes the proportions.
+        scale_y: The pixels of the row for each pixel of the image, in height. It differs from `scale_x` only if the
+            resize changes the proportions.
         left: The position of the image's left edge in the row, in pixels; below 0 if a crop cuts it off.
-        top: Likewise, of the upper edge.
+        top: The position of the image's upper edge in the row, in pixels; below 0 if a crop cuts it off.
     """
 
     width: int

@@ -90,8 +90,8 @@ Known causes:
 - **W5**: the model takes most of the time (column *limit*). The difference did not repeat: in twelve interleaved rounds
   on an idle machine (ten under TLS), FastAPI needed 1.03 of the CPU time of ksrv, in cleartext and under TLS.
 - **Latency at a fixed rate, W1**: at 49 requests a second a run had 98 requests, and a 99th percentile is the slowest.
-  In a run of 1,900 requests for each server, with the servers and the client at a higher priority than other work, the
-  99th percentile of FastAPI was 2.03 of the one of ksrv, and the one of Falcon 3.04.
+  In a run of 1,900 requests for each server, with the servers and the client at a higher priority than other work,
+  FastAPI's 99th percentile was 2.03 times as long as ksrv's, and Falcon's 3.04 times.
 - **Latency at a fixed rate, W5**: KServe, Triton and TorchServe run a request on two threads. ksrv, like FastAPI and
   Falcon, runs two requests at a time on one thread each, which is better for many clients. At 3 requests a second the
   median of ksrv is 1.70 of the median of KServe, and 0.97 of it with `instances: 1` and two threads. 16 clients then
@@ -125,14 +125,14 @@ two. With one processor, the client has the other; with two, they share both.
 ![Requests a second by processors](images/bench-scale.svg)
 
 `python benchmarks/peers/scale.py --plot FILE.svg` measures 1, 2, 4, 8 and 16 processors, as many as the machine has.
-`onnx` and `pictures` were measured with `--streams 16 --seconds 4`. Only a machine with two processors was there, so
-nothing here says how a server uses more. The first two rows do not grow, because the client takes as much CPU time for
-such a request as ksrv. The third does not, because one thread at a time runs Python in a process.
+`onnx` and `pictures` were measured with `--streams 16 --seconds 4`. The machine had two
+processors, so nothing here says how a server uses more. The first two rows do not grow, because the client takes as
+much CPU time for such a request as ksrv. The third does not, because one thread at a time runs Python in a process.
 
 ## Left out
 
 - The servers share two cores with the client, so requests a second mean little; CPU time of a request does not depend
-  on this. No machine with more than two cores or with a GPU was there.
+  on this. The machine had two cores and no GPU.
 - The weights are random, so nothing here says anything about accuracy. W1, W2 and W4 compute nothing: they show the
   server alone.
 - Each server has one configuration for all workloads. The files are in `benchmarks/peers/apps`. Those of ksrv,
@@ -274,7 +274,7 @@ def losses(results: dict[str, Any], found: dict[str, Any]) -> str:
         key, name = ("p50_ms", "median") if few else ("p99_ms", "99th percentile")
         if row.get(key, 1e9) < mine.get(key, 1e9):
             lines.append(f"- {row['workload']}, {row['protocol']}, at {row['rate']:,.1f} requests a second: the {name} of {row['server']} is "
-                         f"{row[key] / mine[key]:.2f} of the one of ksrv")  # fmt: skip
+                         f"{row[key] / mine[key]:.2f} of ksrv's")  # fmt: skip
     return "\n".join(lines) if lines else "In no row of this run."
 
 

@@ -108,7 +108,7 @@ class InferResult(dict[str, Array]):
         found = [element for name in self.content_types for element in self[name].reshape(-1)]
         if len(found) != 1:
             raise ClientError(
-                f"the model {self.model_name} answers {len(found)} files; expected one, whose bytes this is"
+                f"the model {self.model_name} answers {len(found)} files; .file is for answers with one file"
             )
         return bytes(found[0])
 

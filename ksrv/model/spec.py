@@ -182,7 +182,7 @@ class AudioSpec(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         rate: Samples a second; files of another rate are resampled.
         channels: mono averages the channels; strict refuses files with several.
-        window: Samples of a row, of which a file has as many as it needs; without it a file is one row.
+        window: Samples of a row; a file becomes as many rows as it needs. Without it a file is one row.
         hop: Samples from the start of a row to the start of the next; by default the window.
     """
 

@@ -54,9 +54,9 @@ def model_metadata(
         limits: The limits on the size of images; the defaults if left out.
 
     Returns:
-        The document. It has `properties` only if an input takes encoded images or may be left out, an output is
-        available as images or has files, the model may answer in parts, or classes have labels, which are listed there as a JSON
-        list.
+        The document. It has `properties` only if an input takes encoded images or sounds, or may be left out, an output
+        is available as images or has files, the model may answer in parts, or classes have labels, which are listed
+        there as a JSON list.
     """
     document: Document = {
         "name": spec.name,

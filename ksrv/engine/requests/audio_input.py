@@ -19,7 +19,7 @@ from ksrv.model.spec import HIGHEST_RATE, LOWEST_RATE, AudioSpec, TensorSpec
 from ksrv.request import Array, Element, Tensor
 
 _UNKNOWN_SIZES = (0, 0xFFFFFFFF)
-"""The size of the samples in a WAV file that was written to a pipe."""
+"""Sizes of the samples in the header of a WAV file that was written to a pipe."""
 
 
 class AudioInput:

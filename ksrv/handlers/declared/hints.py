@@ -1,9 +1,9 @@
 """Reads the tensor types in the type hints of a handler.
 
 A hint declares a tensor if it is a tensor type (`Float32[3]`), or a tensor type in `Annotated`, in which a text such as
-"audio/wav" is the content type of an output of files. With `| None`, a
-request may leave the input out. A hint that contains a tensor type in another way is refused, because it would look
-like a declaration and declare nothing. Hints without tensor types are ignored.
+"audio/wav" is the content type of an output of files. With `| None`, a request may leave the input out. A hint that
+contains a tensor type in another way is refused, because it would look like a declaration and declare nothing. Hints
+without tensor types are ignored.
 """
 
 import ast

@@ -114,8 +114,9 @@ class TensorType:
         """Return this type for encoded images, prepared as the keys of `image:` in model.yaml say.
 
         Args:
-            keys: `color`, `channels`, `exif`, `resize`, `shorter_side`, `resize_to`, `min_side`, `max_side`, `multiple`,
-                `rounding`, `pad`, `align`, `scale`, `mean`, `std`, `arithmetic`, `reduced`, `formats`, `model_layout`; and `datatype`.
+            keys: `color`, `channels`, `exif`, `resize`, `shorter_side`, `resize_to`, `min_side`, `max_side`,
+                `multiple`, `rounding`, `pad`, `align`, `scale`, `mean`, `std`, `arithmetic`, `reduced`, `formats`,
+                `model_layout`; and `datatype`.
 
         Raises:
             TensorTypeError: A key is unknown, or does not fit the type or another key.

@@ -306,7 +306,7 @@ class FastCall:
     Args:
         path: The route.
         exchange: The message, which takes the answer.
-        read: The request and what writes its answer, if the body was read already.
+        read: The request and the function that renders its answer, if the body was read already.
     """
 
     __slots__ = ("_exchange", "_memory", "_path", "_read")

@@ -9,7 +9,7 @@ from ksrv.protocol.rest import RenderedBody
 from ksrv.request import InferRequest, InferResponse
 
 ReadBody: TypeAlias = tuple[InferRequest, Callable[[InferResponse], RenderedBody]]
-"""The request that a body is, and what writes its answer."""
+"""The request in a body, and the function that renders its answer."""
 
 
 class PlainRoute(NamedTuple):

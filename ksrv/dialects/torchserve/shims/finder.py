@@ -1,7 +1,8 @@
 """Makes modules importable that replace a package that is not installed.
 
 A finder in `sys.meta_path` makes each module on its first import. It is the last finder, so an installed package is
-found first and left alone. Only a plain folder with the package's name makes it the first. A missing name raises an ImportError that names the model whose handler asked for it.
+found first and left alone. If a plain folder has the package's name, it is the first finder. A missing name raises an
+ImportError that names the model whose handler asked for it.
 """
 
 import sys
