@@ -4,7 +4,7 @@
 
 A client asks W1 every 20 ms. Meanwhile four clients keep another model busy, one request after the other. The table
 has the client's median and 99th percentile alone, and beside one and two instances of handlers that take 0.3, 1.5 and
-15 ms on a quiet machine.
+15 ms on a quiet machine, and how often the busy handler ran in a second.
 """
 
 import argparse
@@ -66,6 +66,12 @@ def latencies(ask: Ask, seconds: float) -> tuple[float, float]:
     return found[len(found) // 2], found[len(found) * 99 // 100]
 
 
+def runs(client: Client, model: str) -> int:
+    """Return how often a model has run."""
+    [found] = client.statistics(model)
+    return int(found["execution_count"])
+
+
 def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
@@ -77,27 +83,35 @@ def main() -> None:
         write_models(folder)
         for index, steps in enumerate(STEPS.values()):
             for instances in (1, 2):
-                model = folder / f"busy-{index}-{instances}"
-                model.mkdir()
-                (model / "handler.py").write_text(HANDLER.format(steps=steps))
-                (model / "model.yaml").write_text(MODEL.format(instances=instances))
+                busy = folder / f"busy-{index}-{instances}"
+                busy.mkdir()
+                (busy / "handler.py").write_text(HANDLER.format(steps=steps))
+                (busy / "model.yaml").write_text(MODEL.format(instances=instances))
         with Server(folder) as server:
             ask = rest_client(server.http, None)
-            print(f"{'beside':28} {'median':>8} {'p99':>8}  ms")
-            print("{:28} {:8.2f} {:8.2f}".format("nothing", *latencies(ask, given.seconds)))
+            watcher = Client(server.http)
+            print(f"{'beside':20} {'median, ms':>11} {'p99, ms':>9} {'busy runs/s':>12}")
+            print("{:20} {:11.2f} {:9.2f}".format("nothing", *latencies(ask, given.seconds)))
             for index, title in enumerate(STEPS):
                 for instances in (1, 2):
-                    arguments = (server.http, f"busy-{index}-{instances}")
+                    model = f"busy-{index}-{instances}"
+                    arguments = (server.http, model)
                     clients = [start.Process(target=keep_busy, args=arguments, daemon=True) for _ in range(CLIENTS)]  # fmt: skip
                     for client in clients:
                         client.start()
                     time.sleep(1.5)  # until all have imported what they need
+                    before, began = runs(watcher, model), time.perf_counter()
                     row = latencies(ask, given.seconds)
+                    rate = (runs(watcher, model) - before) / (time.perf_counter() - began)
+                    if not all(client.is_alive() for client in clients):
+                        raise RuntimeError(f"a client of {model} ended, so the model was less busy")
                     for client in clients:
                         client.terminate()
                         client.join()
                     print(
-                        "{:28} {:8.2f} {:8.2f}".format(f"{title}, {instances} instances", *row),
+                        "{:20} {:11.2f} {:9.2f} {:12.0f}".format(
+                            f"{title}, {instances} inst.", *row, rate
+                        ),
                         flush=True,
                     )
 
