@@ -7,6 +7,7 @@
 import math
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -272,9 +273,9 @@ def _tensors(key: str, sections: Sequence[TensorSection]) -> tuple[TensorSpec, .
         kind = str(section.datatype)
         shape = tuple(size.value for size in section.shape)
         path = (key, index, "image")
+        spec = TensorSpec(section.name, kind, shape, lengths=_lengths(section))
         if isinstance(section, InputSection):
-            lengths = _lengths(section)
-            image = None if lengths or section.pad else default_image(kind, shape)
+            image = None if spec.lengths or section.pad else default_image(kind, shape)
             if section.image is not None:
                 image = read_image(path, section.image, kind, shape)
             audio = None
@@ -286,18 +287,8 @@ def _tensors(key: str, sections: Sequence[TensorSection]) -> tuple[TensorSpec, .
             if section.pad is not None:
                 pad = Padding(**given(section.pad, Padding))
                 _check_portable(pad.value, (key, index, "pad", "value"))
-            specs.append(
-                TensorSpec(
-                    section.name,
-                    kind,
-                    shape,
-                    image,
-                    audio,
-                    optional=section.optional,
-                    lengths=lengths,
-                    pad=pad,
-                )
-            )
+            optional = section.optional
+            specs.append(replace(spec, image=image, audio=audio, optional=optional, pad=pad))
         else:
             assert isinstance(section, OutputSection)
             encoded = None
@@ -306,17 +297,7 @@ def _tensors(key: str, sections: Sequence[TensorSection]) -> tuple[TensorSpec, .
             content_type = section.content_type or ""
             if content_type and (problem := file_problem(content_type, kind, shape)):
                 raise Fault((key, index, "content_type"), problem)
-            lengths = _lengths(section)
-            specs.append(
-                TensorSpec(
-                    section.name,
-                    kind,
-                    shape,
-                    output_image=encoded,
-                    content_type=content_type,
-                    lengths=lengths,
-                )
-            )
+            specs.append(replace(spec, output_image=encoded, content_type=content_type))
     return tuple(specs)
 
 
