@@ -41,6 +41,7 @@ class AudioInput:
         self._resample = soxr.resample
         self._rank = len(spec.shape)
         self._audio = audio
+        self._hop = audio.hop or audio.window or 1
         self._limits = limits
 
     def read(self, tensor: Tensor) -> Tensor:
@@ -118,21 +119,18 @@ class AudioInput:
 
     def _count(self, samples: int) -> int:
         """Return the rows of a file."""
-        if self._audio.window is None:
-            return 1
-        hop = self._audio.hop or self._audio.window
-        return 1 + max(0, math.ceil((samples - self._audio.window) / hop))
+        window = self._audio.window
+        return 1 + max(0, math.ceil((samples - window) / self._hop)) if window else 1
 
     def _rows(self, samples: Array) -> Array:
         """Return the rows of a file; the last row is filled with zeros."""
         window = self._audio.window
         if window is None:
             return samples[None]
-        hop = self._audio.hop or window
         count = self._count(len(samples))
-        padded = np.zeros((count - 1) * hop + window, np.float32)
+        padded = np.zeros((count - 1) * self._hop + window, np.float32)
         padded[: len(samples)] = samples
-        view = np.lib.stride_tricks.sliding_window_view(padded, window)[::hop]
+        view = np.lib.stride_tricks.sliding_window_view(padded, window)[:: self._hop]
         return np.ascontiguousarray(view)
 
 
