@@ -13,11 +13,19 @@ from typing import Any
 
 @dataclass
 class Spans:
-    """Spans that were exported to a collector."""
+    """Spans that were exported to a collector.
+
+    Attributes:
+        answering: Clear it, and the collector answers nobody until it is set again.
+    """
 
     url: str
     certificate: str = ""
     all: list[Any] = field(default_factory=list)
+    answering: threading.Event = field(default_factory=threading.Event)
+
+    def __post_init__(self) -> None:
+        self.answering.set()
 
     @property
     def variables(self) -> dict[str, str]:
@@ -53,6 +61,7 @@ def collecting(key: Path | None = None, cert: Path | None = None) -> Iterator[Sp
             for resource in ExportTraceServiceRequest.FromString(body).resource_spans:
                 for scope in resource.scope_spans:
                     spans.all.extend(scope.spans)
+            spans.answering.wait(60)
             self.send_response(200)
             self.send_header("Content-Length", "0")
             self.end_headers()

@@ -2,6 +2,7 @@
 
 import collections
 import random
+import re
 import secrets
 from concurrent.futures import ThreadPoolExecutor
 
@@ -14,7 +15,7 @@ from ksrv.testing import Server
 from tests.support.models import SLOW, VECTOR, write_model
 from tests.support.wait_until import wait_until
 from tests.support.wire.grpc_calls import infer_request, stub_infer
-from tests.support.wire.http_reader import double_body
+from tests.support.wire.http_reader import double_body, infer_message, open_connection, read_all
 
 pytest.importorskip("opentelemetry.exporter.otlp.proto.http")
 from opentelemetry import trace
@@ -374,6 +375,35 @@ def test_share_of_the_traces_is_the_one_that_opentelemetry_chooses(tmp_path, col
     expected = {one for one in traces if TraceIdRatioBased(0.5).should_sample(None, int(one, 16), "").decision.is_sampled()}  # fmt: skip
     found = {one.trace_id.hex() for one in collected.all if one.name == "infer shared"}
     assert found == expected and 0 < len(found) < 40
+
+
+def lost_spans(server):
+    text = requests.get(f"{server.url}/metrics", timeout=60).text
+    [value] = re.findall(r"^ksrv_lost_spans_total (\S+)$", text, re.M)
+    return float(value)
+
+
+def test_spans_that_find_no_room_beside_a_slow_collector_are_counted(tmp_path):
+    write_model(tmp_path, "plain", "def inference(x): return {'y': x}\n", VECTOR)
+    fields = f"traceparent: {new_trace()[2]}", f"tracestate: a={'v' * 250}"
+    message = infer_message("plain", None, *fields)
+    count = 12_000
+    with collecting() as slow:
+        variables = slow.variables | {"OTEL_EXPORTER_OTLP_TIMEOUT": "60"}
+        with Server(tmp_path, trace="otlp", environment=variables) as server:
+            over_http(server, "plain", new_trace()[2])
+            wait_until(lambda: any(one.name == "infer plain" for one in slow.all))
+            of_each = len(slow.all)
+            slow.answering.clear()
+            with open_connection(server.http) as client, ThreadPoolExecutor(1) as pool:
+                last = infer_message("plain", None, *fields, "Connection: close")
+                pool.submit(client.sendall, message * (count - 1) + last)
+                assert read_all(client).count(b"HTTP/1.1 200 ") == count
+            lost = lost_spans(server)
+            slow.answering.set()
+            total = (count + 1) * of_each
+            wait_until(lambda: len(slow.all) + lost_spans(server) == total)
+    assert 0 < lost < total
 
 
 def test_unknown_sampler_is_refused(monkeypatch):
