@@ -1,10 +1,10 @@
 // A queue in front of the GIL, for threads of the event loop and of instances.
 //
-// CPython hands the GIL to nobody: a thread that releases it wakes a thread that waits, but may have it again before
-// that thread runs. A thread that waits asks for the GIL only if it stayed with one thread for a whole switch interval.
-// So two instances whose handler computes in Python for less than the interval would pass the GIL between them, and
-// a request for another model would wait for up to a second. With the gate only one thread waits for the GIL; a thread
-// that has released the GIL and wants it again queues after that thread.
+// CPython's GIL has no queue. A thread that releases it wakes a waiting thread, but may take it again before that thread
+// runs. A waiting thread makes another thread give up the GIL only after that thread held it for a whole switch interval.
+// So two instances that compute in Python for less than the interval would pass the GIL between them, and a request for
+// another model would wait for up to a second. With the gate only one thread waits for the GIL. A thread that has
+// released the GIL and wants it again queues after the waiting thread.
 
 #pragma once
 

@@ -13,9 +13,7 @@ ReadBody: TypeAlias = tuple[InferRequest, Callable[[InferResponse], RenderedBody
 
 
 class PlainRoute(NamedTuple):
-    """A path of plain JSON, whose short bodies the HTTP server hands over without the app.
-
-    It reads the body itself if the inputs are numbers.
+    """A path of plain JSON. The HTTP server takes short bodies there, and reads inputs of numbers without Python.
 
     Attributes:
         rows: The key of the rows in the body, which is an object; "" if the body is an object of the inputs.
