@@ -1,9 +1,10 @@
 """`ksrv check`: loads and warms up models as `ksrv serve` would, without a server, and reports the models that fail."""
 
 import json
+import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -68,6 +69,9 @@ def check(
 
     settings = ServerSettings(log_level=log_level)  # type: ignore[arg-type]
     logs.configure(settings)
+    out = sys.stdout
+    if as_json:  # what handlers print is not part of the result
+        click.get_current_context().with_resource(redirect_stdout(sys.stderr))
     repository = Repository(paths, formats())
     engine = Engine(repository, EngineSettings(parallel_loads=parallel_loads))
     try:
@@ -87,7 +91,7 @@ def check(
                 [model] = engine.loaded()
                 found[0]["samples"] = list(compare_answers(model, repository, samples))
         if as_json:
-            click.echo(json.dumps({"models": found}, indent=2))
+            click.echo(json.dumps({"models": found}, indent=2), file=out)
         else:
             print_models(engine, None, settings)
             for line in _remarks(found):

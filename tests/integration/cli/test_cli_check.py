@@ -136,6 +136,31 @@ def test_sample_shows_outputs_that_depend_on_the_run(check, tmp_path):
     assert "1 of 1 models are ready" in text
 
 
+PRINTS = """print("import")
+from ksrv import BaseHandler, Float32
+
+class Prints(BaseHandler):
+    def initialize(self, context):
+        super().initialize(context)
+        print("initialize")
+
+    def inference(self, x: Float32[4]):
+        print("inference")
+        return x
+
+    def close(self):
+        print("close")
+"""
+
+
+def test_json_stays_whole_if_a_handler_prints(check, tmp_path):
+    write_model(tmp_path / "models", "prints", PRINTS, "")
+    np.save(tmp_path / "x.npy", np.float32([[1, 2, 3, 4]]))
+    done = check(tmp_path / "models", "--json", "--sample", tmp_path / "x.npy")
+    assert json.loads(done.stdout)["models"][0]["ok"]
+    assert "inference" in done.stderr
+
+
 UNSTABLE = """import numpy as np
 from ksrv import BaseHandler, Float32
 
