@@ -50,8 +50,9 @@ class InstanceHost:
     `ksrv.engine.model.ModelVersion` derives from it and adds loading and requests. This base is separate because the
     instances need it and must not depend on `ModelVersion`, which makes them.
 
-    A `RequestBatch`, which is compiled, calls `read_requests` and `begin` before its batch runs, and `answer` after it.
-    The threads of all instances, the prefetch thread and the decode thread share the object.
+    A `RequestBatch`, which is compiled, calls `begin` before its batch runs, `read_requests` if its handler reads the
+    requests, and `answer` after the run. The threads of all instances, the prefetch thread and the decode thread share
+    the object.
 
     Args:
         source: The version on disk; it has settings.
