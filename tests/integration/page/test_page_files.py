@@ -2,6 +2,8 @@
 
 import json
 import re
+import shutil
+import subprocess
 
 import pytest
 import requests
@@ -100,3 +102,17 @@ def test_the_metadata_tells_the_labels(tmp_path):
             f"{server.url}/v2/repository/models/double/load", json={}, timeout=60
         ).ok
         assert "properties" not in requests.get(f"{server.url}/v2/models/double", timeout=30).json()
+
+
+@pytest.mark.parametrize("name", ["jpeg", "webp", "tiff"])
+def test_file_of_an_accepted_format_is_sent_unchanged(tmp_path, name):
+    node = shutil.which("node") or pytest.skip("Node.js is not installed")
+    shutil.copytree(FOLDER, tmp_path / "static")
+    (tmp_path / "package.json").write_text('{"type": "module"}')
+    (tmp_path / "main.js").write_text(
+        'import { readable } from "./static/pictures.js";\n'
+        f'const file = new Blob(["x"], {{ type: "image/{name}" }});\n'
+        f'console.log(await readable(file, {{ formats: "bmp,{name}" }}) === file);\n'
+    )
+    done = subprocess.run([node, tmp_path / "main.js"], capture_output=True, text=True, timeout=60)
+    assert (done.stdout, done.stderr) == ("true\n", "")

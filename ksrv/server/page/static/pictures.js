@@ -2,8 +2,6 @@
 
 import { element, freshId } from "./dom.js";
 
-const TYPES = { jpeg: "image/jpeg", png: "image/png" };
-
 /**
  * @param {File} file
  * @param {?Object} image - what the model's metadata says of the input's images
@@ -16,7 +14,7 @@ export function readPicture(file, image) {
 
 /** The file itself where the server reads its format, else the same picture as a PNG. */
 export async function readable(file, image) {
-  const formats = (image.formats ?? "jpeg,png").split(",").map((name) => TYPES[name]);
+  const formats = (image.formats ?? "jpeg,png").split(",").map((name) => `image/${name}`);
   if (formats.includes(file.type) || !file.type.startsWith("image/")) return file;
   const bitmap = await createImageBitmap(file);
   const canvas = document.createElement("canvas");
