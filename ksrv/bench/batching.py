@@ -8,6 +8,7 @@ requests. So `Bench.confirm` runs the best settings in an open loop. `write_best
 
 import os
 import shutil
+import signal
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -163,7 +164,9 @@ def _best_until_worse(
 
 @contextmanager
 def copied_model(path: Path) -> Iterator[tuple[Path, dict[str, Any]]]:
-    """Yield a copy of a model's folder, without its model.yaml, and the model's settings.
+    """Yield a copy of a model's folder, without its model.yaml, and the model's settings. Main thread only.
+
+    SIGTERM raises KeyboardInterrupt meanwhile, so that it, too, removes the copy.
 
     Args:
         path: The model's folder, or its file.
@@ -174,6 +177,7 @@ def copied_model(path: Path) -> Iterator[tuple[Path, dict[str, Any]]]:
     """
     name = path.name if path.is_dir() else path.stem
     settings = settings_of(path)
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:  # beside the model, because hard links do not cross file systems
         folder = Path(tempfile.mkdtemp(prefix=".ksrv-bench-", dir=path.resolve().parent))
     except OSError:
@@ -190,6 +194,7 @@ def copied_model(path: Path) -> Iterator[tuple[Path, dict[str, Any]]]:
         yield copy, settings
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+        signal.signal(signal.SIGTERM, before)
 
 
 def _link_or_copy(source: str, target: str) -> None:

@@ -1,5 +1,7 @@
 """The search for settings on models that are formulas, and the copy of the model with the settings found."""
 
+import signal
+
 import pytest
 import yaml
 
@@ -173,3 +175,12 @@ def test_write_needs_the_folder_of_a_model_whose_settings_are_searched(tmp_path,
     file.touch()
     done = CliRunner().invoke(main, ["bench", str(file), "--write", *find])
     assert done.exit_code == 2 and "--write needs --find-batching and the folder" in done.output
+
+
+def test_sigterm_removes_the_copy_of_the_model(tmp_path):
+    before = signal.getsignal(signal.SIGTERM)
+    (tmp_path / "a.onnx").touch()
+    with pytest.raises(KeyboardInterrupt), copied_model(tmp_path / "a.onnx"):
+        signal.raise_signal(signal.SIGTERM)
+    assert [one.name for one in tmp_path.iterdir()] == ["a.onnx"]
+    assert signal.getsignal(signal.SIGTERM) is before
