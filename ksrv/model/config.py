@@ -199,6 +199,7 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
         envelope: How bodies of requests wrap the rows, for handlers whose server has envelopes.
         env: Environment variables of the handler's process.
         python: executor: process, its interpreter, or the folder of its environment.
+        trust: pickle: the model file may run code when it is loaded, in the handler's process.
         cuda_graphs: Record the launches of a torch model on CUDA and replay them.
         matmul_precision: torch.set_float32_matmul_precision, for the whole process.
         runner: `package.module:NAME` of the class that drives the handler.
@@ -303,6 +304,7 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
         Key(shared=True, written=dict[Any, Any], expected="variables and their values"),
     ] = {}
     python: Annotated[str, Key(shared=True, min_length=1)] = ""
+    trust: Annotated[Literal["pickle"] | None, Key()] = None
     cuda_graphs: Annotated[bool, Key()] = False
     matmul_precision: Annotated[Precision | None, Key()] = None
     runner: str = "ksrv.handlers.runner:Runner"

@@ -1,6 +1,6 @@
 """The interfaces by which the model repository reads the model formats of other servers.
 
-A dialect has a `Format` (`ksrv/dialects/dialect.py`): up to four readers, each for one form in which the other server
+A dialect has a `Format` (`ksrv/dialects/dialect.py`): up to five readers, each for one form in which the other server
 stores models. `Formats` joins the formats of all dialects; `layout.py` asks it which reader takes a path.
 """
 
@@ -74,6 +74,24 @@ class ArchiveReader(Protocol):
         """
 
 
+class FileReader(Protocol):
+    """Reads model files that ksrv's loaders do not load, such as the trees of XGBoost."""
+
+    @property
+    def suffixes(self) -> tuple[str, ...]:
+        """The suffixes of such files."""
+
+    def is_model(self, path: Path) -> bool:
+        """Tell whether a file with one of the suffixes is a model. A .txt file may be anything."""
+
+    def adopt(self, config: ModelConfig) -> ModelConfig:
+        """Return the settings of a model whose `model` is such a file, with the loader of the file.
+
+        Raises:
+            ConfigError: The settings ask for a feature that such a model lacks.
+        """
+
+
 class HandlerReader(Protocol):
     """Reads handlers that are written for the other server, in folders with a model.yaml or in one file."""
 
@@ -129,6 +147,7 @@ class Format:
     folders: FolderReader | None = None
     lists: ListReader | None = None
     archives: ArchiveReader | None = None
+    files: FileReader | None = None
     handlers: HandlerReader | None = None
     check: Callable[[Mapping[str, ModelEntry]], None] | None = None
     unread: Mapping[str, str] = field(default_factory=dict)
@@ -143,6 +162,8 @@ class Formats:
         self.lists = tuple(each.lists for each in formats if each.lists is not None)
         archives = [each.archives for each in formats if each.archives is not None]
         self.archives = {suffix: reader for reader in archives for suffix in reader.suffixes}
+        files = [each.files for each in formats if each.files is not None]
+        self.files = {suffix: reader for reader in files for suffix in reader.suffixes}
         self.handlers = tuple(each.handlers for each in formats if each.handlers is not None)
         self._checks = tuple(each.check for each in formats if each.check is not None)
         self.unread = {name: text for each in formats for name, text in each.unread.items()}
@@ -159,9 +180,14 @@ class Formats:
         """Return the reader that can read a folder with the configuration of a load call, or None."""
         return next((reader for reader in self.folders if reader.may_be_configured(folder)), None)
 
+    def is_file(self, path: Path) -> bool:
+        """Tell whether a file is a model of another format."""
+        return path.suffix in self.files and self.files[path.suffix].is_model(path)
+
     def list_reader(self, path: Path) -> ListReader | None:
         """Return the reader of a file that lists models, or None."""
-        return next((reader for reader in self.lists if path.suffix == reader.suffix), None)
+        fitting = (reader for reader in self.lists if path.suffix == reader.suffix)
+        return None if self.is_file(path) else next(fitting, None)
 
     def unpacked(self, folder: Path) -> ArchiveReader | None:
         """Return the reader for a folder with the files of an unpacked archive, or None."""
@@ -169,10 +195,11 @@ class Formats:
         return next((reader for reader in readers if (folder / reader.mark).is_file()), None)
 
     def adopt(self, config: ModelConfig, **facts: Any) -> ModelConfig:
-        """Return a handler's settings after each format has adopted them; see `HandlerReader.adopt`."""
+        """Return settings after each format has adopted them; see `HandlerReader.adopt` and `FileReader.adopt`."""
         for reader in self.handlers:
             config = reader.adopt(config, **facts)
-        return config
+        file = self.files.get(Path(config.model or "").suffix)
+        return config if file is None else file.adopt(config)
 
     def check(self, entries: Mapping[str, ModelEntry]) -> None:
         """Set the errors of entries that do not fit the other models."""

@@ -71,7 +71,7 @@ def handler_file(
     document.take(Document.of(_GIVEN, dict(given), {}))
     document.value["handler"] = f"{relative}:{name}" if name else relative
     keys = document.value
-    config = read_model_keys(document, document.convert(ModelKeys, keys), root)
+    config = read_model_keys(document, document.convert(ModelKeys, keys), root, formats.files)
     function = name if name in code.functions else ""
     with document.naming_faults():
         config = formats.adopt(

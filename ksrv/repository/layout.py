@@ -193,7 +193,7 @@ class Repository:
         )
 
     def _suffixes(self) -> str:
-        return ", ".join((*BARE_SUFFIXES, ".py", *self._formats.archives))
+        return ", ".join((*BARE_SUFFIXES, ".py", *self._formats.archives, *self._formats.files))
 
     def _warn(self, entry: ModelEntry) -> None:
         """Log the report on another server's settings, files that are not read, and insecure permissions."""
@@ -237,6 +237,8 @@ class Repository:
                     f"under model:, and the class that builds the network under class:"
                 )
             suffix = self._model_suffix(path)
+            if not suffix and path.suffix in self._formats.files:
+                suffix = path.suffix  # the load says what the file is not
             if not suffix:
                 raise RepositoryError(f"{path}: a model's file ends with {self._suffixes()}")
             yield self._entry(path, path.name.removesuffix(suffix))
@@ -268,7 +270,8 @@ class Repository:
     def _model_suffix(self, path: Path) -> str:
         """Return the suffix of a model file or archive; "" for any other file, such as vocab.csv.gz."""
         known = (*BARE_SUFFIXES, *self._formats.archives)
-        return next((suffix for suffix in known if path.name.endswith(suffix)), "")
+        found = next((suffix for suffix in known if path.name.endswith(suffix)), "")
+        return path.suffix if not found and self._formats.is_file(path) else found
 
     def _entry(self, path: Path, name: str) -> ModelEntry:
         name = self._model_name or name
@@ -294,7 +297,7 @@ class Repository:
             if (target := handler_target(path)) is not None and target[0].is_file():
                 return handler_file(*target, name, self._model_settings, self._formats)
             if path.is_file():
-                return _bare_file(path, name)
+                return _bare_file(path, name, self._formats)
             if (archive := self._unpacked(path)) is not None:
                 return archive.read(path, name)
             if config is not None and (reader := self._formats.configurable(path)) is not None:
@@ -382,10 +385,10 @@ def _is_empty(path: Path) -> bool:
         return False  # reading it will report the fault
 
 
-def _bare_file(path: Path, name: str) -> ModelEntry:
+def _bare_file(path: Path, name: str, formats: Formats) -> ModelEntry:
     """Return the entry of a model file without settings."""
     folder = path.parent
-    config = ModelConfig(model=str(path))
+    config = formats.adopt(ModelConfig(model=str(path)), folder=folder, root=folder)
     source = ModelSource(name=name, version="", folder=folder, root=folder, config=config)
     return ModelEntry(name, {"": source}, path=path)
 

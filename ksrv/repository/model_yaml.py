@@ -110,7 +110,7 @@ def _read(
             return reader.read(document, folders[0].absolute())
     # Files that a model.yaml names must be in the model's folder. Without a model.yaml, the names are found by listing
     # the folder, and may be links to other folders.
-    files = ModelFiles(root if has_file else Path("/"), folders)
+    files = ModelFiles(root if has_file else Path("/"), folders, formats.files)
     # Only to raise for wrong keys: `_take_decorated` relies on a mapping whose `handler` is a text. It adds keys to
     # `value`, which the second conversion then reads.
     document.convert(ModelKeys, value)
@@ -154,11 +154,13 @@ def _without_config(folders: Sequence[Path], formats: Formats) -> Document:
             raise ConfigError(f"{misnamed[0]} is not read: call it {CONFIG_NAME}")
         models = [entry for entry in files if entry.suffix in BARE_SUFFIXES]
         models += [entry for entry in files if entry.name == SAVED_MODEL]
+        others = [entry for entry in files if formats.is_file(entry)]
         if (folder / "handler.py").is_file():
             # A handler may run TensorFlow's files by TensorFlow. For ksrv's loader, model.yaml must name the file.
             ours = [entry for entry in models if entry.suffix not in TENSORFLOW_SUFFIXES]
             keys = {"handler": "handler.py"} | ({"model": ours[0].name} if len(ours) == 1 else {})
             return Document.of(folder / "handler.py", keys, {})
+        models += others
         if len(models) == 1:
             return Document.of(folder, {"model": models[0].name}, {})
         if models:

@@ -6,7 +6,7 @@
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -38,27 +38,35 @@ _NAME = re.compile(r"[A-Za-z_]\w*")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
-def read_model_keys(document: Document, keys: Any, folder: Path) -> ModelConfig:
+def read_model_keys(
+    document: Document, keys: Any, folder: Path, suffixes: Iterable[str] = ()
+) -> ModelConfig:
     """Return the settings of a model without a model.yaml, such as a handler file.
 
     Args:
         document: The document of the keys.
         keys: The keys, as a section.
         folder: The folder of the model's files.
+        suffixes: The suffixes of model files of other formats.
 
     Raises:
         ConfigError: Keys do not fit each other, or a file is missing.
     """
     with document.naming_faults():
-        return read_settings(keys, ModelFiles(folder, [folder]), tuple(document.value))
+        return read_settings(keys, ModelFiles(folder, [folder], suffixes), tuple(document.value))
 
 
 class ModelFiles:
-    """Finds the files that settings name, none of them outside the model's folder."""
+    """Finds the files that settings name, none of them outside the model's folder.
 
-    def __init__(self, root: Path, folders: Sequence[Path]) -> None:
+    Args:
+        suffixes: The suffixes of model files of other formats.
+    """
+
+    def __init__(self, root: Path, folders: Sequence[Path], suffixes: Iterable[str] = ()) -> None:
         self._root = root.resolve()
         self.folders = folders
+        self.suffixes = (*MODEL_SUFFIXES, *suffixes)
 
     def find(self, key: str, name: str) -> Path:
         """Return the path of the file that a key names.
@@ -231,11 +239,11 @@ def _read_model(keys: Any, files: ModelFiles) -> dict[str, str | None]:
     model = None
     if keys.model is not None:
         suffix = Path(keys.model).suffix
-        if suffix not in MODEL_SUFFIXES:
+        if suffix not in files.suffixes:
             raise Fault(
                 ("model",),
                 f"{keys.model!r} has the suffix {suffix!r}; model files end with "
-                f"{', '.join(MODEL_SUFFIXES)}",
+                f"{', '.join(files.suffixes)}",
             )
         model = str(files.find("model", keys.model))
     model_class = keys.model_class
