@@ -252,6 +252,7 @@ class TensorSpec:
             dimension has a name. Inputs are padded along these dimensions, and outputs cut back.
         pad: How the input is padded; None for the defaults, or for an input without lengths.
         mask_of: The length of which the input is the mask, or "". The server makes a mask that a request leaves out.
+        blank: Whether null means an empty text in plain JSON, because the column of a table may lack values.
     """
 
     name: str
@@ -265,6 +266,7 @@ class TensorSpec:
     lengths: tuple[str, ...] = ()
     pad: Padding | None = None
     mask_of: str = ""
+    blank: bool = False
 
     @property
     def takes_files(self) -> bool:

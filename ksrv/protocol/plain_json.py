@@ -120,7 +120,8 @@ def read_tensor(
             f"give each row a value"
         )
     if datatype == "BYTES" or (values and isinstance(values[0], str | dict)):
-        elements = [to_element(value, is_file, owner, at) for at, value in enumerate(values)]
+        texts = ["" if value is None else value for value in values]
+        elements = [to_element(value, is_file, owner, at) for at, value in enumerate(texts)]
         return Tensor(name, "BYTES", tuple(shape), elements)
     read_as = _READ_AS.get(datatype, datatype)
     try:
@@ -178,8 +179,8 @@ def flat(rows: list[Any], name: str, index: int, limits: Limits) -> tuple[list[A
 
 
 def has_nan(declared: TensorSpec) -> bool:
-    """Tell whether an input accepts null, as NaN."""
-    return not declared.takes_files and declared.datatype in FLOATING
+    """Tell whether an input accepts null, as NaN or as an empty text."""
+    return declared.blank or (not declared.takes_files and declared.datatype in FLOATING)
 
 
 def are_files(declared: TensorSpec | None, values: list[Any]) -> bool:
