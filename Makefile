@@ -15,7 +15,7 @@ TEST_JOBS ?= $(shell expr 3 \* $(JOBS))
 # Without compiled modules each of the tests' processes rewrites the assertions of pytest's plugins again, for seconds.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: system demo demo-once serve test test-long test-again test-slow test-faults soak test-processes test-decoders test-oldest test-page test-editors test-openvino test-packages test-foreign docs test-kserve test-ray check format protos bench bench-load bench-grpc bench-peers guard guard-baseline simulate fuzz asan test-aarch64 coverage dist wheels locks sbom licences clean help
+.PHONY: system demo demo-once serve test test-long test-again test-slow test-faults soak test-processes test-decoders test-oldest test-page test-editors test-openvino test-packages test-dialects test-foreign docs test-kserve test-ray check format protos bench bench-load bench-grpc bench-peers guard guard-baseline simulate fuzz asan test-aarch64 coverage dist wheels locks sbom licences clean help
 
 help: ## show this list
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  %-14s %s\n", $$1, $$2}'
@@ -200,6 +200,20 @@ test-packages: $(PACKAGES_VENV)/.installed ## two repositories of seven models w
 	$(PACKAGES_VENV)/bin/python -m pytest tests/integration/packages \
 		"tests/integration/docs/test_tutorials.py::test_a_reader_gets_through[boosted-trees]" \
 		"tests/integration/docs/test_tutorials.py::test_a_reader_gets_through[transformers]"
+
+# The libraries of the files that dialects serve, in a separate environment. A dialect adds its packages here.
+DIALECTS_VENV ?= .venv-dialects
+DIALECT_PACKAGES := catboost lightgbm onnx skl2onnx xgboost-cpu
+
+$(DIALECTS_VENV)/.installed: $(VENV)/.built pyproject.toml
+	$(PYTHON) -m venv $(DIALECTS_VENV)
+	$(DIALECTS_VENV)/bin/python -m pip install -q --disable-pip-version-check -c constraints.txt setuptools wheel Cython numpy
+	$(DIALECTS_VENV)/bin/python -m pip install -q --disable-pip-version-check -c constraints.txt --no-build-isolation -e '.[onnx]' \
+		hypothesis joblib pandas pytest pytest-benchmark pytest-timeout requests scikit-learn skops $(DIALECT_PACKAGES)
+	@touch $@
+
+test-dialects: $(DIALECTS_VENV)/.installed ## the dialects whose files need other libraries, against these libraries; minutes
+	$(DIALECTS_VENV)/bin/python -m pytest tests/dialects/tabular
 
 # Other projects' scripts and their packages, in a separate environment. The scripts name fixed ports: if the system
 # allows it, they run in a separate network namespace, in which nothing can be fetched either.
