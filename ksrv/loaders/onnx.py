@@ -42,7 +42,8 @@ DEFAULTS: Mapping[str, dict[str, str]] = {
 """Options that the settings can override. They keep FP32 as it is."""
 ENGINE_CACHE = ".tensorrt"
 """The folder beside the model file for TensorRT's engines, which take minutes to build."""
-_ZIPMAP = ": skl2onnx does so with options={'zipmap': False}"
+PROBABILITIES = ("seq(map(string,tensor(float)))", "seq(map(int64,tensor(float)))")
+"""The outputs of skl2onnx's classifiers that have a mapping of the classes to their probabilities for each row."""
 _ORIGIN = re.compile(
     r"^\[ONNXRuntimeError\] : \d+ : \w+ : |Load model from \S+ failed:|/\S+:\d+ .*?\)(?: const)? (?=[A-Z])"
 )
@@ -74,7 +75,7 @@ class OnnxModel(NamedModel):
             name: _as_text(array) if name in self._strings else np.asarray(array)
             for name, array in feeds.items()
         }
-        results = self.session.run(list(self.outputs), given)
+        results = map(_matrix, self.session.run(list(self.outputs), given))
         return dict(zip(self.outputs, results, strict=True))
 
 
@@ -234,16 +235,27 @@ def _specs(entries: Sequence[Any], path: Path) -> tuple[TensorSpec, ...]:
     return tuple(TensorSpec(entry.name, _datatype(entry, path), _shape(entry)) for entry in entries)
 
 
+def _matrix(result: Any) -> Array:
+    """Return an output of the session: probabilities by class as a matrix, in the order of the classes."""
+    if not isinstance(result, list):
+        array: Array = result
+        return array
+    return np.array([list(row.values()) for row in result], np.float32).reshape(len(result), -1)
+
+
 def _datatype(entry: Any, path: Path) -> str:
+    if entry.type in PROBABILITIES:
+        return "FP32"
     if entry.type not in DATATYPES:
         raise ModelLoadError(
-            f"{path}: {entry.name} is a {entry.type}, which KServe v2 cannot carry; export the model with tensors "
-            f"alone{_ZIPMAP if entry.type.startswith('seq(map(') else ''}"
+            f"{path}: {entry.name} is a {entry.type}, which KServe v2 cannot carry; export the model with tensors alone"
         )
     return DATATYPES[entry.type]
 
 
 def _shape(entry: Any) -> tuple[Dimension, ...]:
+    if entry.type in PROBABILITIES:
+        return (-1, -1)
     return tuple(size if isinstance(size, int) and size > 0 else -1 for size in entry.shape)
 
 
