@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from ksrv.dialects.json_rows import orjson_form, shaped_values
+from ksrv.dialects.json_rows import numbered_rows, orjson_form, rows_of_table, shaped_values
 from ksrv.errors import InvalidRequest, quote
 from ksrv.limits import Limits
 from ksrv.model.spec import ModelSpec, TensorSpec
@@ -85,7 +85,10 @@ def parse_generate(
     text_name = _text_name(spec)
     request = InferRequest(spec.name, spec.version, headers=headers, nbytes=len(body))
     request.accept = headers.get("accept", "")
+    if isinstance(document, dict):
+        document = rows_of_table(document, spec) or document
     if isinstance(document, list):
+        document = numbered_rows(document, spec)
         names = {} if text_name is None else {TEXT_INPUT: text_name}
         request.inputs = _read_records(document, spec, names, limits)
         return GenerateRequest(request, AnswerForm(records=True))
