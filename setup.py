@@ -19,6 +19,7 @@ from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 
 sys.path.insert(0, str(Path(__file__).resolve().parent / "tools"))
+from linux_only import check_system
 from native_build import Builder, BuildFailed
 from native_declarations import write_declarations
 from native_stubs import write_stubs
@@ -61,4 +62,5 @@ class BuildNative(build_ext):
             print(f"\r{line[:79]:79}\r", end="", flush=True)
 
 
+check_system()
 setup(ext_modules=[Extension("ksrv._native._core", [])], cmdclass={"build_ext": BuildNative})

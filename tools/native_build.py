@@ -13,7 +13,6 @@ CXX names the compiler. CPPFLAGS, CFLAGS, CXXFLAGS and LDFLAGS come last and win
 """
 
 import argparse
-import fcntl
 import os
 import re
 import shlex
@@ -244,6 +243,8 @@ class Builder:
     @contextmanager
     def alone(self) -> Iterator[None]:
         """Hold the flavour's lock: builds of the same flavour follow each other."""
+        import fcntl  # Windows has none, where setup.py imports this file and ends with a better error
+
         self.folder.mkdir(parents=True, exist_ok=True)
         with (self.folder / "lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)

@@ -17,6 +17,8 @@ import sysconfig
 from collections.abc import Callable
 from pathlib import Path
 
+from linux_only import check_system
+
 OLDEST_PYTHON = (3, 11)
 PYTHON = f"python{sys.version_info.major}.{sys.version_info.minor}"
 
@@ -95,6 +97,7 @@ def install(command: list[str], packages: list[str]) -> int:
 
 def main() -> int:
     """Install what is missing and return the exit status."""
+    check_system()
     if sys.version_info < OLDEST_PYTHON:
         newest = ".".join(map(str, OLDEST_PYTHON))
         print(
