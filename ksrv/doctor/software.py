@@ -5,6 +5,7 @@ import importlib.util
 import os
 import platform
 import re
+import shlex
 import ssl
 import sys
 import time
@@ -14,11 +15,25 @@ from pathlib import Path
 import ksrv
 from ksrv.doctor.finding import Finding, judged
 
-REQUIRED = (
-    "numpy", "opencv-python-headless", "falcon", "gunicorn", "grpcio", "protobuf", "msgspec",
-    "orjson", "prometheus-client", "click", "PyYAML",
-)  # fmt: skip
-OPTIONAL = ("torch", "safetensors", "onnxruntime")
+FOR_DEVELOPMENT = {"demo", "test", "bench"}
+"""The extras of pyproject.toml that no server needs."""
+
+
+def _requirements() -> dict[str, list[str]]:
+    """Return the requirements in the metadata of the installed ksrv, by extra; "" is no extra."""
+    found: dict[str, list[str]] = {}
+    for line in importlib.metadata.requires("ksrv") or ():
+        extra = re.search(r"extra == \W(\w+)", line)
+        found.setdefault(extra[1] if extra else "", []).append(line.partition(";")[0].strip())
+    return found
+
+
+def _to_install(requirements: list[str]) -> str:
+    """Return the command that installs packages where this ksrv is installed; packages, because no index has ksrv."""
+    has_pip = importlib.util.find_spec("pip") is not None
+    pip = [sys.executable, "-m", "pip"] if has_pip else ["uv", "pip"]
+    where = [] if has_pip else ["--python", sys.executable]
+    return shlex.join([*pip, "install", *where, *requirements])
 
 
 def _release(package: str) -> str | None:
@@ -44,25 +59,20 @@ def versions() -> Iterator[Finding]:
         yield Finding(
             "wrong", "native core", f"does not load: {error}",
             "nothing can be served",
-            "install a wheel for this Python, or build it: pip install .",
+            "install the wheel of a release for this Python, or build it in a clone: pip install .",
         )  # fmt: skip
-    found = {package: _release(package) for package in REQUIRED}
-    missing = [package for package, release in found.items() if release is None]
-    shown = ", ".join(f"{package} {release}" for package, release in found.items() if release)
-    if missing:
-        yield Finding(
-            "wrong", "packages", f"missing: {', '.join(missing)}", "ksrv serve cannot start",
-            f"pip install {' '.join(missing)}",
+    for extra, requirements in _requirements().items():
+        if extra in FOR_DEVELOPMENT:
+            continue
+        releases = {one: _release(re.split(r"[^\w.-]", one)[0]) for one in requirements}
+        missing = [one for one, release in releases.items() if release is None]
+        shown = ", ".join(f"{one} ({release or 'missing'})" for one, release in releases.items())
+        yield judged(
+            not missing, f"packages for {extra}" if extra else "packages", shown,
+            "note" if extra else "wrong",
+            "ksrv refuses what needs them" if extra else "ksrv serve cannot start",
+            _to_install(missing),
         )  # fmt: skip
-    yield Finding("ok", "packages", shown)
-    extras = {package: _release(package) for package in OPTIONAL}
-    installed = ", ".join(f"{package} {release}" for package, release in extras.items() if release)
-    absent = [package for package, release in extras.items() if release is None]
-    yield judged(
-        not absent, "optional packages", installed or "none",
-        "note", f"without {', '.join(absent)}: models that need them cannot be loaded",
-        "pip install what your models need",
-    )  # fmt: skip
 
 
 def libraries() -> Iterator[Finding]:
@@ -85,7 +95,7 @@ def libraries() -> Iterator[Finding]:
         )  # fmt: skip
     except ImportError as error:
         yield Finding("wrong", "protobuf", str(error), "gRPC cannot be served",
-                      "pip install protobuf")  # fmt: skip
+                      _to_install(["protobuf"]))  # fmt: skip
     yield from _jpeg()
 
 
@@ -128,7 +138,7 @@ def _jpeg() -> Iterator[Finding]:
     except ImportError as error:
         yield Finding(
             "wrong", "JPEG", str(error), "images cannot be decoded",
-            "pip install opencv-python-headless",
+            _to_install(["opencv-python-headless"]),
         )  # fmt: skip
         return
     import numpy as np
@@ -157,7 +167,7 @@ def _jpeg() -> Iterator[Finding]:
         not slow, "JPEG",
         f"{decoder} (cv2 has {shown}): {rate:.0f} megapixels a second and core",
         "slow", "images take longer to decode than necessary",
-        "pip install opencv-python-headless (its wheels have libjpeg-turbo)",
+        _to_install(["opencv-python-headless"]) + " (its wheels have libjpeg-turbo)",
     )  # fmt: skip
 
 
@@ -170,10 +180,7 @@ def devices() -> Iterator[Finding]:
                 "ksrv shares the cores out to instances by itself",
                 f"unset {variable}, and write threads: in model.yaml where you want another number",
             )  # fmt: skip
-    if importlib.util.find_spec("torch") is None:
-        yield Finding("note", "torch", "not installed", "ksrv cannot load .pt, .pt2, .pth and "
-                      ".safetensors files", "pip install torch")  # fmt: skip
-    else:
+    if importlib.util.find_spec("torch") is not None:
         yield from _torch()
     if importlib.util.find_spec("onnxruntime") is not None:
         import onnxruntime

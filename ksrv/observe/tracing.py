@@ -53,7 +53,7 @@ def check_installed() -> None:
         import opentelemetry.sdk.trace  # noqa: F401
     except ImportError as error:
         raise TracingError(
-            f"tracing needs OpenTelemetry ({error}); install it with: pip install 'ksrv[otel]'"
+            f"tracing needs OpenTelemetry ({error}): pip install opentelemetry-sdk opentelemetry-exporter-otlp-proto-http"
         ) from error
     configured_sampler()
 

@@ -13,7 +13,7 @@ def ray_serve() -> Any:
         from ray import serve
     except ModuleNotFoundError as error:
         raise ModuleNotFoundError(
-            f"ksrv.ray needs Ray Serve ({error}); install it with: pip install 'ksrv[ray]'",
+            f"ksrv.ray needs Ray Serve ({error}); install it with: pip install 'ray[serve]'",
             name=error.name,
         ) from error
     return serve

@@ -35,7 +35,7 @@ class AudioInput:
             import soxr
         except (ImportError, OSError) as error:  # OSError: libsndfile is missing
             raise ModelLoadError(
-                f"the input {spec.name!r} takes sounds, which need soundfile and soxr: pip install 'ksrv[audio]' ({error})"
+                f"the input {spec.name!r} takes sounds, which need soundfile and soxr: pip install soundfile soxr ({error})"
             ) from None
         self._soundfile: Any = soundfile
         self._resample = soxr.resample

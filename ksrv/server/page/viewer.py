@@ -12,8 +12,8 @@ from ksrv.server.rest.route_guard import Needs
 VIEWER = Path(__file__).parent / "viewer"
 
 MISSING = (
-    "the viewer at /docs needs Swagger UI, which is not installed where this server runs: pip install 'ksrv[docs]'; "
-    "the document that it shows is /openapi.json"
+    "the viewer at /docs needs Swagger UI, which is not installed where this server runs: pip install "
+    "swagger-ui-bundle-v2; the document that it shows is /openapi.json"
 )
 
 # The page's headers, but Swagger UI needs data: images (the arrows of its style sheet), and no Trusted Types, because

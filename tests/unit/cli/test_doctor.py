@@ -2,6 +2,7 @@
 
 import json
 import resource
+import sys
 
 import pytest
 from click.testing import CliRunner
@@ -119,8 +120,25 @@ def test_an_old_openssl_is_slow_and_a_missing_one_wrong(monkeypatch):
 
 def test_missing_packages_are_wrong(monkeypatch):
     monkeypatch.setattr(software, "_release", lambda name: None if name == "falcon" else "1")
-    found = [one for one in software.versions() if one.level == "wrong"]
-    assert found[0].found == "missing: falcon" and "pip install falcon" in found[0].do
+    [found] = [one for one in software.versions() if one.level == "wrong"]
+    assert "falcon<5,>=4.2 (missing)" in found.found
+    assert found.do == f"{sys.executable} -m pip install 'falcon<5,>=4.2'"
+
+
+def test_packages_of_an_extra_are_installed_without_a_name_on_an_index(monkeypatch):
+    monkeypatch.setattr(software, "_release", lambda name: None if name == "soxr" else "1")
+    found = levels(software.versions)
+    assert found["packages for audio"].level == "note"
+    assert found["packages for audio"].do == f"{sys.executable} -m pip install 'soxr>=0.3'"
+    assert found["packages for torch"].level == "ok"
+    assert not {f"packages for {extra}" for extra in ("test", "demo", "bench")} & found.keys()
+
+
+def test_command_is_uvs_in_an_environment_without_pip(monkeypatch):
+    monkeypatch.setattr(software, "_release", lambda name: None)
+    monkeypatch.setattr(software.importlib.util, "find_spec", lambda name: None)
+    do = levels(software.versions)["packages for onnx"].do
+    assert do == f"uv pip install --python {sys.executable} 'onnxruntime>=1.21'"
 
 
 def test_invalid_settings_are_reported(monkeypatch):

@@ -34,13 +34,13 @@ def test_missing_ray_is_reported(monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
     ended = CliRunner().invoke(main, ["serve", "models", "--ray", "auto"])
     assert ended.exit_code == 1
-    assert "pip install 'ksrv[ray]'" in ended.output
+    assert "pip install 'ray[serve]'" in ended.output
 
 
 def test_package_imports_without_ray(monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
     for use in (lambda: ksrv.ray.app("models"), ksrv.ray.addresses):
-        with pytest.raises(ModuleNotFoundError, match=r"pip install 'ksrv\[ray\]'") as caught:
+        with pytest.raises(ModuleNotFoundError, match=r"pip install 'ray\[serve\]'") as caught:
             use()
         assert caught.value.name == "ray"
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
