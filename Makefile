@@ -203,17 +203,19 @@ test-packages: $(PACKAGES_VENV)/.installed ## two repositories of seven models w
 
 # The libraries of the files that dialects serve, in a separate environment. A dialect adds its packages here.
 DIALECTS_VENV ?= .venv-dialects
-DIALECT_PACKAGES := catboost lightgbm onnx skl2onnx xgboost-cpu
+DIALECT_PACKAGES := catboost keras lightgbm mlflow-skinny onnx pyarrow skl2onnx spacy statsmodels torch xgboost-cpu
 
 $(DIALECTS_VENV)/.installed: $(VENV)/.built pyproject.toml
 	$(PYTHON) -m venv $(DIALECTS_VENV)
 	$(DIALECTS_VENV)/bin/python -m pip install -q --disable-pip-version-check -c constraints.txt setuptools wheel Cython numpy
+	$(DIALECTS_VENV)/bin/python -m pip install -q --disable-pip-version-check -c constraints.txt --retries 0 --timeout 10 \
+		--index-url $(TORCH_INDEX) --no-deps torch 2>/dev/null || true
 	$(DIALECTS_VENV)/bin/python -m pip install -q --disable-pip-version-check -c constraints.txt --no-build-isolation -e '.[onnx]' \
 		hypothesis joblib pandas pytest pytest-benchmark pytest-timeout requests scikit-learn skops $(DIALECT_PACKAGES)
 	@touch $@
 
 test-dialects: $(DIALECTS_VENV)/.installed ## the dialects whose files need other libraries, against these libraries; minutes
-	$(DIALECTS_VENV)/bin/python -m pytest tests/dialects/tabular
+	$(DIALECTS_VENV)/bin/python -m pytest tests/dialects/mlflow tests/dialects/tabular
 
 # Other projects' scripts and their packages, in a separate environment. The scripts name fixed ports: if the system
 # allows it, they run in a separate network namespace, in which nothing can be fetched either.

@@ -16,6 +16,7 @@ RUN_BY = {
     "docs/client.md": "tests/integration/clients/test_client_docs.py",
     "docs/commands.md": "tests/integration/cli/test_commands_docs.py",
     "docs/composition.md": "tests/integration/docs/test_fragments.py",
+    "docs/dialects/mlflow.md": "tests/dialects/mlflow/test_documentation.py",
     "docs/dialects/openai.md": "tests/dialects/openai/test_embeddings.py",
     "docs/debugging.md": "tests/integration/docs/test_fragments.py",
     "docs/devices.md": "tests/integration/docs/test_fragments.py",
