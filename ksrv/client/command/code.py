@@ -141,6 +141,12 @@ class Call:
         """Whether an input takes images."""
         return any(one.kind == "image" for one in self.inputs)
 
+    @property
+    def is_table(self) -> bool:
+        """Whether the inputs are the columns of a table, one row of which is in the example."""
+        kinds = {one.kind if one.shape == (1,) else "" for one in self.inputs}
+        return len(self.inputs) > 1 and "values" in kinds and kinds <= {"values", "text"}
+
     def header(self, image_size: int | str) -> dict[str, Any]:
         """Return the JSON part of the request.
 
@@ -228,6 +234,10 @@ def curl_code(call: Call) -> str:
     if not call.parameters and all(one.kind == "image" for one in call.inputs):
         files = [f"-F {shlex.quote(f'{one.name}=@{call.image}')}" for one in call.inputs]
         return " ".join(["curl -s", url, *options, *files])
+    if call.is_table and not call.parameters:
+        row = {one.name: one.values[0] for one in call.inputs}
+        url = shlex.quote(call.url + call.path.removesuffix("infer") + "generate")
+        return " ".join(["curl -s", url, *options, "-d", shlex.quote(json.dumps(row))])
     if not call.needs_image and all(one.kind != "zeros" for one in call.inputs):
         body = json.dumps(call.header(0), separators=(",", ":"))
         return " ".join(["curl -s", url, *options, "-d", shlex.quote(body)])
@@ -266,15 +276,20 @@ def python_code(call: Call) -> str:
         imports.append("from pathlib import Path")
     if any(one.kind == "zeros" for one in call.inputs):
         imports += ["", "import numpy as np"] if imports else ["import numpy as np"]
-    values = ", ".join(f"{one.name!r}: {_python_value(one, call.image)}" for one in call.inputs)
+    entries = [f"{one.name!r}: {_python_value(one, call.image)}" for one in call.inputs]
+    values = f"{{{', '.join(entries)}}}"
+    table = []
+    if call.is_table:  # the columns, each with a value for each row
+        table, values = ["table = {", *(f"    {entry}," for entry in entries), "}", ""], "table"
     version = f", version={call.version!r}" if call.version else ""
     lines = [
         *imports,
         *([""] if imports else []),
         "from ksrv.client import Client",
         "",
+        *table,
         f"with Client({', '.join(arguments)}) as client:",
-        f"    answer = client.infer({call.model!r}, {{{values}}}{version})",
+        f"    answer = client.infer({call.model!r}, {values}{version})",
         "for name, value in answer.items():",
         "    print(name, value.shape, value)",
     ]

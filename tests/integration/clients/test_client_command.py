@@ -22,6 +22,11 @@ def inference(image, weight, wide):
     return {"sum": image.sum(axis=(1, 2, 3)) + weight.sum(axis=1) + wide.sum(axis=(1, 2))}
 """
 
+PEOPLE = """
+def inference(age, city):
+    return {"old": age > 40, "letters": [len(one) for one in city]}
+"""
+
 PROGRAMS = {"curl": ["bash", "-e"], "python": [sys.executable], "javascript": ["node"]}
 SUFFIXES = {"curl": "sh", "python": "py", "javascript": "mjs"}
 
@@ -38,6 +43,11 @@ def models(tmp_path_factory):
         "  - {name: weight, datatype: FP32, shape: [-1, 4]}\n"
         "  - {name: wide, datatype: FP32, shape: [-1, 40, -1]}\n"
         "outputs: [{name: sum, datatype: FP32, shape: [-1]}]\n",
+    )  # fmt: skip
+    write_model(
+        root, "people", PEOPLE,
+        "inputs: [{name: age, datatype: FP32, shape: [-1]}, {name: city, datatype: BYTES, shape: [-1]}]\n"
+        "outputs: [{name: old, datatype: BOOL, shape: [-1]}, {name: letters, datatype: INT64, shape: [-1]}]\n",
     )  # fmt: skip
     write_model(root, "open", SUM, "warmup: false\n")
     return root
@@ -76,7 +86,8 @@ def folder(tmp_path):
 
 @pytest.mark.parametrize("language", LANGUAGES)
 @pytest.mark.parametrize(
-    ("model", "output"), [("double", "y"), ("mean", "mean"), ("text", "y"), ("sum", "sum")]
+    ("model", "output"),
+    [("double", "y"), ("mean", "mean"), ("text", "y"), ("sum", "sum"), ("people", "letters")],
 )
 def test_the_code_runs(server, folder, language, model, output):
     code = printed(model, "--url", server.url, "--language", language)
@@ -84,6 +95,14 @@ def test_the_code_runs(server, folder, language, model, output):
     assert output in shown and "error" not in shown
     if model == "mean":
         assert "7" in shown
+
+
+def test_columns_are_shown_as_a_table(server, folder):
+    code = printed("people", "--url", server.url, "--language", "curl")
+    assert """/generate -d '{"age": 0, "city": "text"}'""" in code
+    assert '"old":false,"letters":4' in run("curl", code, folder)
+    code = printed("people", "--url", server.url, "--language", "python")
+    assert "table = {\n    'age': [0],\n    'city': ['text'],\n}\n" in code
 
 
 @pytest.mark.parametrize("language", LANGUAGES)
