@@ -7,10 +7,10 @@
 // `pictures` are the sent files as {name, image, bitmap}, over which the answer is drawn; `image` is the result of
 // `imageOf`, and `bitmap` is null if the browser cannot show the file. `pictured` is true if the input declares images.
 
-import { element, freshId } from "./dom.js";
+import { element, freshId, table } from "./dom.js";
 import { imageOf } from "./geometry.js";
 import { filePlace, readPicture, readable, canvasOf } from "./pictures.js";
-import { DATATYPES, count, encode, itemSize, readNpy, readNumbers } from "./tensors.js";
+import { DATATYPES, bytesPart, count, isFloat, itemSize, readNpy, readNumbers } from "./tensors.js";
 import { pythonText, shellFile } from "./code.js";
 import { packFile, unpackFile } from "./kept.js";
 
@@ -210,9 +210,7 @@ function numbersField(input) {
     if (input.datatype !== "FP16" && input.datatype !== "BF16") {
       return { ...part, data: `[${read.tokens.join(",")}]` };
     }
-    const bytes = encode(input.datatype, read.tokens.map((token) => Number(JSON.parse(token))));
-    const octal = Array.from(bytes, (byte) => `\\${byte.toString(8).padStart(3, "0")}`).join("");
-    return { ...part, blobs: [bytes], commands: [`printf '${octal}'`] };
+    return { ...part, ...bytesPart(input.datatype, read.tokens.map((token) => Number(JSON.parse(token)))) };
   }
 
   function zeros() {
@@ -312,6 +310,83 @@ function freeField(remove) {
   return field;
 }
 
+/** Whether the inputs of a model are the columns of a table. */
+function areColumns({ inputs, properties = {} }) {
+  return inputs.length > 1 && inputs.some(({ datatype }) => datatype !== "BYTES") && inputs.every(({ name, shape }) =>
+    shape.length === 1 && shape[0] === -1 && properties[`${name}.optional`] !== "true");
+}
+
+/** A cell's text as JSON; null for a missing number. */
+function jsonOf(cell, { name, datatype }) {
+  const text = cell.value.trim();
+  if (datatype === "BYTES") return JSON.stringify(cell.value);
+  if (text === "" && isFloat(datatype)) return null;
+  const fits = datatype === "BOOL" ? /^(true|false)$/ : /^-?\d+(\.\d+)?([eE][+-]?\d+)?$/;
+  if (fits.test(text)) return text.replace(/^(-?)0+(?=\d)/, "$1");
+  throw new FieldError(cell, `${name}: expected ${datatype === "BOOL" ? "true or false" : "a number"}, found '${text}'`);
+}
+
+function partOf(input, cells) {
+  const { name, datatype } = input;
+  const values = cells.map((cell) => jsonOf(cell, input));
+  const words = { null: 'float("nan")', true: "True", false: "False" };
+  const python = `[${values.map((value, place) => datatype === "BYTES"
+    ? pythonText(cells[place].value) : words[value] ?? value).join(", ")}]`;
+  const part = { name, datatype, shape: [cells.length], python, imports: [] };
+  if (datatype === "FP16" || datatype === "BF16" || values.includes(null)) {
+    return { ...part, ...bytesPart(datatype, values.map((value) => (value === null ? NaN : Number(value)))) };
+  }
+  return { ...part, data: `[${values.join(",")}]` };
+}
+
+/** A table to fill in, for a model whose inputs are columns: a row of the table is a row of the request. */
+function tableField(inputs) {
+  const rows = [];
+  const node = element("div");
+  const show = () => node.replaceChildren(
+    table("Rows to send", ["row", ...inputs.map((input) => `${input.name} (${input.datatype === "BYTES" ? "text" : input.datatype})`)],
+      rows.map((cells, place) => [String(place + 1), ...cells])),
+    element("p", { class: "buttons" },
+      element("button", { type: "button", click: () => add() }, "Add a row"),
+      element("button", { type: "button", hidden: rows.length < 2, click: () => { rows.pop(); show(); } }, "Remove a row")),
+    element("p", { class: "note" }, "Cells of a spreadsheet can be pasted. An empty number is a missing value."));
+
+  function add(values = []) {
+    rows.push(inputs.map((input, place) => {
+      const label = `${input.name}, row ${rows.length + 1}`;
+      const cell = element("input", { "aria-label": label, spellcheck: false, paste: (event) => spread(event, cell) });
+      cell.value = values[place] ?? (input.datatype === "BYTES" || isFloat(input.datatype) ? "" : "0");
+      return cell;
+    }));
+    show();
+  }
+
+  /** Put the cells of a spreadsheet into the table, from the given cell on. */
+  function spread(event, cell) {
+    const lines = event.clipboardData.getData("text").replace(/\r?\n$/, "").split(/\r?\n/).map((line) => line.split("\t"));
+    if (lines.length === 1 && lines[0].length === 1) return;
+    event.preventDefault();
+    const top = rows.findIndex((cells) => cells.includes(cell));
+    const left = rows[top].indexOf(cell);
+    lines.forEach((words, place) => {
+      if (rows.length === top + place) add();
+      words.forEach((word, column) => { if (rows[top + place][left + column]) rows[top + place][left + column].value = word; });
+    });
+  }
+
+  add();
+  return {
+    node,
+    take: () => {},
+    save: async () => ({ title: rows[0].map((cell) => cell.value).join(", "), rows: rows.map((cells) => cells.map((cell) => cell.value)) }),
+    restore: (value) => {
+      rows.length = 0;
+      value.rows.forEach(add);
+    },
+    collect: async () => inputs.map((input, place) => partOf(input, rows.map((cells) => cells[place]))),
+  };
+}
+
 function fieldOf(input, properties) {
   const image = imageOf(properties, input.name);
   if (image !== null) return pictureField(input, image);
@@ -336,9 +411,12 @@ export function formOf({ inputs, properties }) {
     fields = fields.filter((one) => one !== gone);
     gone.node.remove();
   }));
-  for (const input of inputs) put(fieldOf(input, properties));
+  const isTable = areColumns({ inputs, properties });
+  if (isTable) put(tableField(inputs));
+  else for (const input of inputs) put(fieldOf(input, properties));
   if (!inputs.length) add();
   return {
+    isTable,
     node: inputs.length ? list : element("div", {},
       element("p", { class: "note" }, "This model declares no inputs: it takes what its handler reads."),
       list, element("button", { type: "button", click: add }, "Add an input")),
@@ -357,7 +435,7 @@ export function formOf({ inputs, properties }) {
     collect: async () => {
       if (!fields.length) throw new FieldError(null, "add an input first");
       const parts = [];
-      for (const field of fields) parts.push(await field.collect());
+      for (const field of fields) parts.push(...[await field.collect()].flat());
       return parts;
     },
   };

@@ -6,7 +6,7 @@ import { element, freshId } from "./dom.js";
 import { FieldError, formOf } from "./form.js";
 import { fromHash, hashOf, listModels, modelHead, statisticsList, tensorsTable } from "./models.js";
 import { keepForm } from "./kept.js";
-import { results, timing } from "./results.js";
+import { results, rowsTable, timing } from "./results.js";
 import { showPieces } from "./streamed.js";
 import { readAnswer } from "./tensors.js";
 import { forgetFiles } from "./views.js";
@@ -112,7 +112,8 @@ function trial(entry, metadata, refresh) {
     const total = performance.now() - started;
     const read = readAnswer(buffer, response.headers.get("Inference-Header-Content-Length"));
     const pictures = parts.find((part) => part.pictures)?.pictures ?? [];
-    answer.append(results(read, labels, pictures.map((one) => (one.bitmap ? one : { ...one, image: null }))));
+    answer.append(form.isTable && rowsTable(read)
+      || results(read, labels, pictures.map((one) => (one.bitmap ? one : { ...one, image: null }))));
     answer.append(section("Time", timing(api.stagesOf(response.headers.get("Server-Timing")), total)));
     status.textContent = `answered in ${total.toFixed(1)} ms`;
   }

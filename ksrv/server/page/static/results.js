@@ -210,6 +210,16 @@ export function results(answer, labels, pictures) {
   return node;
 }
 
+/** The answer to a table as a table; null if an output has more than a few values for a row. */
+export function rowsTable({ outputs }) {
+  const rows = outputs[0]?.shape[0] ?? 0;
+  const fits = ({ shape }) => shape.length > 0 && shape.length < 3 && shape[0] === rows && (shape[1] ?? 1) <= 16;
+  if (!rows || !outputs.every(fits) || outputs.some(fileType)) return null;
+  const cell = (output, row) => Array.from(rowOf(output, row).values, (value) => show(value, output.datatype)).join(", ");
+  return table("Answer by row", ["row", ...outputs.map(({ name }) => name)],
+    Array.from({ length: rows }, (_, row) => [String(row + 1), ...outputs.map((output) => cell(output, row))]));
+}
+
 /** The stages of a request as a bar and a table; what they leave of `total` is the way there and back. */
 export function timing(stages, total) {
   const spent = stages.reduce((sum, { milliseconds }) => sum + milliseconds, 0);

@@ -41,11 +41,12 @@ function toBrain(values) {
   });
 }
 
-/** The bytes of JavaScript numbers in a datatype. */
-export function encode(datatype, numbers) {
-  if (datatype === "FP16") return new Uint8Array(arrayClass(datatype).from(numbers).buffer);
-  if (datatype === "BF16") return new Uint8Array(toBrain(numbers).buffer);
-  throw new Error(`numbers of ${datatype} are sent as JSON`);
+/** The bytes of floating-point numbers behind the JSON, and the shell command that prints them. */
+export function bytesPart(datatype, numbers) {
+  const words = datatype === "BF16" ? toBrain(numbers) : arrayClass(datatype).from(numbers);
+  const bytes = new Uint8Array(words.buffer);
+  const octal = Array.from(bytes, (byte) => `\\${byte.toString(8).padStart(3, "0")}`).join("");
+  return { blobs: [bytes], commands: [`printf '${octal}'`] };
 }
 
 /** Values from a tensor's bytes: a typed array of numbers, or a list of byte strings. */
