@@ -216,6 +216,7 @@ $(DIALECTS_VENV)/.installed: $(VENV)/.built pyproject.toml
 
 test-dialects: $(DIALECTS_VENV)/.installed ## the dialects whose files need other libraries, against these libraries; minutes
 	$(DIALECTS_VENV)/bin/python -m pytest tests/dialects/mlflow tests/dialects/tabular
+	$(DIALECTS_VENV)/bin/python -m pytest tests/integration/docs/test_tutorials.py -m long -k tabular
 
 # Other projects' scripts and their packages, in a separate environment. The scripts name fixed ports: if the system
 # allows it, they run in a separate network namespace, in which nothing can be fetched either.

@@ -29,6 +29,7 @@ RUN_BY = {
     "docs/notebooks.md": "tests/integration/editors/test_notebooks.py",
     "docs/pictures.md": "tests/integration/docs/test_fragments.py",
     "docs/dialects/openvino.md": "tests/integration/docs/test_tutorials.py",
+    "docs/dialects/tabular.md": "tests/integration/docs/test_tutorials.py",
     "docs/padding.md": "tests/integration/docs/test_tutorials.py",
     "docs/performance.md": "tests/integration/docs/test_tutorials.py",
     "docs/plain-json.md": "tests/integration/docs/test_tutorials.py",

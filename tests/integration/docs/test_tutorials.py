@@ -15,6 +15,7 @@ PAGES = [
     DOCS / "quickstart.md",
     DOCS / "grpc.md",
     DOCS / "dialects/openvino.md",
+    DOCS / "dialects/tabular.md",
     DOCS / "padding.md",
     DOCS / "performance.md",
     DOCS / "plain-json.md",
@@ -34,6 +35,7 @@ PACKAGES = (
     "transformers",
     "xgboost",
     "lightgbm",
+    "pandas",
 )
 
 
