@@ -15,7 +15,7 @@ TEST_JOBS ?= $(shell expr 3 \* $(JOBS))
 # Without compiled modules each of the tests' processes rewrites the assertions of pytest's plugins again, for seconds.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: system demo demo-once serve test test-long test-again test-slow test-faults soak test-processes test-decoders test-oldest test-page test-editors test-openvino test-packages test-dialects test-foreign docs test-kserve test-ray check format protos bench bench-load bench-grpc bench-peers guard guard-baseline simulate fuzz asan test-aarch64 coverage dist wheels locks sbom licences clean help
+.PHONY: system demo demo-once serve test test-long test-again test-slow test-faults test-advisories soak test-processes test-decoders test-oldest test-page test-editors test-openvino test-packages test-dialects test-foreign docs test-kserve test-ray check format protos bench bench-load bench-grpc bench-peers guard guard-baseline simulate fuzz asan test-aarch64 coverage dist wheels locks sbom licences clean help
 
 help: ## show this list
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  %-14s %s\n", $$1, $$2}'
@@ -95,6 +95,9 @@ SEED ?= $(shell date +%s)
 test-faults: $(VENV)/.built ## servers under faults of the network and of the machine, minutes; SEED=N repeats a run
 	@echo "SEED=$(SEED)"
 	SEED=$(SEED) $(BIN)/python -m pytest -m 'slow or not slow' -n $(JOBS) --dist loadscope tests/faults
+
+test-advisories: $(VENV)/.built ## the attacks of other servers' advisories, and every test that names an advisory
+	$(RUN_TESTS) -m 'not slow' $$(grep -rlE --include='test_*.py' 'CVE-[0-9]|triton#' tests)
 
 MINUTES ?= 60
 

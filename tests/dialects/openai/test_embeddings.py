@@ -273,6 +273,7 @@ def test_many_and_long_texts_are_more_than_a_queue_holds(server):
 
 
 def test_a_body_beyond_the_bound_is_refused(server):
+    """triton#8787."""
     document = {"model": "own", "input": "x" * (4 << 20)}
     answer = requests.post(f"{server.url}/v1/embeddings", json=document, timeout=60)
     assert answer.status_code == 413

@@ -168,6 +168,7 @@ CALLERS = {
 
 @pytest.mark.parametrize("kind", CALLERS)
 def test_each_route_admits_exactly_its_callers(kind, request, caller_of):
+    """CVE-2026-24206, CVE-2026-24207."""
     caller = caller_of(request.getfixturevalue(kind))
     ends = itertools.cycle(("", "/"))  # either end leads to the route
     for template, method in itertools.product(routes(), METHODS):

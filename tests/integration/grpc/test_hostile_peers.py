@@ -113,6 +113,7 @@ def flood(address, make, most=200_000):
     ],
 )
 def test_floods_end_their_connection_and_others_are_served(engine, make):
+    """CVE-2023-44487 (RST_STREAM), CVE-2024-28182 (CONTINUATION)."""
     with running(engine) as address, connect(address) as channel:
         assert flood(address, make) == ENHANCE_YOUR_CALM
         assert call(channel, "ServerLive").live
@@ -225,7 +226,10 @@ def test_a_client_that_measures_by_pings_is_served(engine):
     ids=["a malformed head", "a window that overflows"],
 )
 def test_many_stream_faults_are_a_flood(engine, fault):
-    """The streams are opened in rounds, up to the limit of open streams. To libnghttp2 this is not a fault."""
+    """The streams are opened in rounds, up to the limit of open streams. To libnghttp2 this is not a fault.
+
+    CVE-2025-8671.
+    """
     with running(engine) as address, connect(address) as channel:
         with Wire(address) as wire:
             for first in range(1, 40_000, 100):

@@ -84,6 +84,7 @@ def test_a_list_above_its_limit_is_answered_with_the_reason(server):
 
 
 def test_a_list_of_four_times_its_limit_ends_its_stream_alone(server):
+    """CVE-2024-7246: a list above the limit left another table."""
     with connect(server) as wire:
         wire.socket.sendall(heads(1, STORED + NAMED * (4 * LIMIT // LISTED + 1)))
         until(wire, lambda: 1 in wire.ended)
@@ -94,7 +95,7 @@ def test_a_list_of_four_times_its_limit_ends_its_stream_alone(server):
 
 
 def test_lists_above_their_limit_end_their_connection(server):
-    """Each list decodes 68 KB from 17 bytes."""
+    """Each list decodes 68 KB from 17 bytes. CVE-2023-33953."""
     with connect(server) as wire:
         store(wire)
         send_until_over(wire, (heads(2 * i + 3, NAMED * 17) for i in range(BOMBS)))

@@ -43,6 +43,7 @@ def test_data_file_next_to_the_model_is_accepted(tmp_path):
 
 @pytest.mark.parametrize("location", ["../secret", "/etc/passwd", "a/../../secret", "", "missing"])
 def test_data_file_outside_the_folder_is_refused(tmp_path, location):
+    """CVE-2024-27318."""
     (tmp_path / "secret").write_bytes(bytes(16))
     with pytest.raises(ModelLoadError, match=r"m\.onnx keeps data in"):
         check_external_data(save(tmp_path / "m", location), tmp_path / "m")

@@ -333,6 +333,7 @@ BAD = {
 
 @pytest.mark.parametrize("case", BAD)
 def test_a_mistake_names_file_line_and_key(folder, case):
+    """The case "tag" is CVE-2022-1471, code in YAML."""
     text, line, key, words = BAD[case]
     with pytest.raises(ConfigError) as caught:
         load(folder, text)

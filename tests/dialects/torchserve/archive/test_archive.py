@@ -77,6 +77,7 @@ def test_archive_is_unpacked_once_in_a_process_and_again_after_a_change(tmp_path
 @pytest.mark.parametrize("name", ["../out", "/etc/out", "a/../../out", "a\\..\\out"])
 @pytest.mark.parametrize("write", [write_zip, lambda p, f: write_tgz(p, f, top="")])
 def test_a_name_that_leaves_the_folder_is_refused(tmp_path, name, write):
+    """CVE-2023-48299."""
     suffix = ".mar" if write is write_zip else ".tar.gz"
     path = write(tmp_path / f"bad{suffix}", [*FILES, (name, b"x")])
     with pytest.raises(ArchiveError, match="leave"):
@@ -86,6 +87,7 @@ def test_a_name_that_leaves_the_folder_is_refused(tmp_path, name, write):
 
 
 def test_links_are_refused(tmp_path):
+    """CVE-2026-27905."""
     path = tmp_path / "link.tar.gz"
     with tarfile.open(path, "w:gz") as archive:
         info = tarfile.TarInfo("link")

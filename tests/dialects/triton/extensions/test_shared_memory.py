@@ -244,6 +244,7 @@ def test_sizes_are_checked_when_registering(triton, region):
 
 
 def test_sizes_are_checked_with_every_request(triton, region):
+    """CVE-2024-0088."""
     module, client = triton
     key, handle, _ = region(64)
     shm.set_shared_memory_region(handle, [ROW])
@@ -270,6 +271,7 @@ def test_sizes_are_checked_with_every_request(triton, region):
 
 
 def test_a_region_that_shrinks_is_an_error_and_no_more(server, triton, region):
+    """CVE-2024-0116."""
     module, client = triton
     size = 1 << 20
     key, _, path = region(size)
