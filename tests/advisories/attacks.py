@@ -75,7 +75,7 @@ def pickled(path: Path, protocol: int = 2) -> bytes:
 
 
 def torch_saved(path: Path) -> bytes:
-    """What torch.save writes in its older format: a magic number, a version, and pickled values."""
+    """The older format of torch.save: a magic number, a version, and pickled values."""
     parts = io.BytesIO()
     for value in (0x1950A86A20F9469CFC6C, 1001, {"little_endian": True}, Touch(path)):
         pickle.dump(value, parts, 2)
@@ -197,11 +197,7 @@ HTTP = [
     ),
     Attack(
         "CVE-2025-62727",
-        lambda path: request(
-            path,
-            "Range: bytes=" + ",".join(f"{at}-{at}" for at in range(0, 120_000, 2)),
-            method="GET",
-        ),
+        lambda path: request(path, "Range: bytes=" + "1" * 500_000, method="GET"),
         (431,),
         "--limits-head",
     ),

@@ -50,7 +50,7 @@ def test_attack_gets_an_error_that_names_the_cause(server: Server, attack: Attac
 
 @pytest.mark.parametrize("attack", HTTP, ids=lambda attack: attack.numbers)
 def test_stock_worker_refuses_the_attack(stock: Server, attack: Attack) -> None:
-    """gunicorn's parser refuses some heads, with its own texts."""
+    """gunicorn's parser refuses some heads with texts of gunicorn."""
     with unharmed(stock) as answers:
         answers.append(received := send(stock, attack.made(PATH)))
         found = statuses(received)

@@ -87,7 +87,7 @@ def content_length(environ: Environ) -> int | None:
     if not text:
         return None
     if DIGITS.fullmatch(text) is None:
-        raise InvalidRequest(f"Content-Length must be a number of at most 18 digits, got {quote(text)}")
+        raise InvalidRequest(f"Content-Length must be at most 18 digits, got {quote(text)}")
     return int(text)
 
 

@@ -32,7 +32,7 @@ FOLDER = Path("build/peers")
 
 @dataclass(frozen=True)
 class Trap:
-    """What an attack may reach: a file that must not be made, and a port to which nobody must connect."""
+    """A file that no server may make, and a port to which none may connect."""
 
     made: Path
     listener: socket.socket
@@ -52,13 +52,13 @@ class Trap:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What an attack has done.
+    """The effects of an attack.
 
     Attributes:
-        reply: What the server answered, or the program printed; None if it did not answer in time.
+        reply: The server's answer; None if it did not answer in time.
         grown: Bytes that the process took at most in addition.
         status: The exit status if the process has ended; negative for a signal.
-        log: What the process wrote.
+        log: The output of the process.
     """
 
     reply: bytes | None
@@ -127,6 +127,12 @@ class Peer:
     program: str
     bites: Judge
     sent: Callable[[Trap], bytes] | None = None
+
+
+def bytes_of(number: str) -> bytes:
+    """The suite's attack."""
+    [attack] = [one for one in HTTP if number in one.numbers.split()]
+    return attack.made("/")
 
 
 def crlf_in_a_header(_: Trap) -> bytes:
@@ -241,10 +247,7 @@ def attacked(peer: Peer, folder: Path) -> Outcome:
             connected(port, process).close()
             time.sleep(3)  # it may listen before it serves
             before = high_water(process.pid, "VmRSS")
-            made = next((one.made for one in HTTP if peer.number in one.numbers.split()), None)
-            if peer.sent is None:
-                assert made is not None, f"the suite has no bytes for {peer.number}"
-            content = peer.sent(trap) if peer.sent else made("/") if made else b""
+            content = peer.sent(trap) if peer.sent else bytes_of(peer.number)
             with connected(port, process) as connection:
                 reply = exchanged(connection, content)
         else:
