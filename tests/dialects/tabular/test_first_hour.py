@@ -93,6 +93,27 @@ def test_pickle_with_trust_is_loaded_in_a_handler_process(folder):
         assert set(answer.json()) == {"model_name", "predict", "predict_proba"}
 
 
+STEPS = """
+class Half:
+    n_features_in_ = 2
+
+    def predict(self, rows):
+        return rows.sum(axis=1) / 2
+"""
+
+
+def test_pickle_finds_the_modules_of_its_folder(tmp_path, monkeypatch):
+    (tmp_path / "halves.py").write_text(STEPS)
+    monkeypatch.syspath_prepend(tmp_path)
+    import halves
+
+    joblib.dump(halves.Half(), tmp_path / "half.joblib")
+    (tmp_path / "model.yaml").write_text("model: half.joblib\ntrust: pickle\n")
+    with Server(tmp_path, model_name="half") as server:
+        answer = requests.post(f"{server.url}/v2/models/half/generate", json={"input": [1, 2]})
+        assert answer.json()["predict"] == 1.5
+
+
 def test_unknown_trust_names_the_word(folder):
     text = why_not(folder("iris.joblib", "model: iris.joblib\ntrust: yes please\n"))
     assert "line 2: trust: expected one of pickle, found 'yes please'" in text
