@@ -1,10 +1,8 @@
 """The dialect of MLflow; see the package."""
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from ksrv.dialects.dialect import AppParts, Dialect
-from ksrv.dialects.mlflow.calls import INVOCATIONS
 from ksrv.dialects.mlflow.folder import MlflowFolders
 from ksrv.repository.format import Format
 
@@ -24,12 +22,6 @@ class Mlflow(Dialect):
 
         if not parts.settings.torchserve_api:
             add_routes(app, parts)
-
-    def path_hint(self, first_segment: str, served: Mapping[str, Any]) -> str:
-        """See `Dialect.path_hint`."""
-        if first_segment == INVOCATIONS.strip("/"):
-            return "; MLflow's scoring route is POST /invocations"
-        return ""
 
 
 DIALECT = Mlflow()

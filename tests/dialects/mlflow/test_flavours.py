@@ -103,3 +103,43 @@ def test_invocations_answer_what_mlflows_server_answers(served):
     scoring_server.predictions_to_json(served.predictions, written)
     assert found.status_code == 200, found.text
     assert found.json() == json.loads(written.getvalue())
+
+
+HINTS = """
+import mlflow
+import pydantic
+
+
+class Message(pydantic.BaseModel):
+    role: str
+    length: int = 0
+
+
+class Hinted(mlflow.pyfunc.PythonModel):
+    def predict(self, model_input: list[HINT], params=None) -> list[str]:
+        return [f"{type(one).__name__} {one}" for one in model_input]
+
+
+mlflow.models.set_model(Hinted())
+"""
+HINTED = {
+    "str": ["a", "\u00e9"],
+    "Message": [{"role": "user", "length": 1}, {"role": "system"}],
+    "dict[str, int]": [{"a": 1}, {"b": 2}],
+}
+
+
+def test_type_hints_of_predict_declare_the_input(tmp_path):
+    from mlflow.pyfunc import load_model, save_model
+
+    for index, hint in enumerate(HINTED):
+        source = tmp_path / f"{index}.py"
+        source.write_text(HINTS.replace("HINT", hint))
+        folder = tmp_path / "models" / f"m{index}"
+        save_model(str(folder), python_model=str(source), pip_requirements=["mlflow-skinny"])
+    with Server(tmp_path / "models", start_timeout=200) as server, Client(server.url) as client:
+        for index, rows in enumerate(HINTED.values()):
+            texts = [row if isinstance(row, str) else json.dumps(row) for row in rows]
+            found = client.infer(f"m{index}", {"input": texts})["predict"]
+            expected = load_model(str(tmp_path / "models" / f"m{index}")).predict(rows)
+            assert [text.decode() for text in found] == expected
