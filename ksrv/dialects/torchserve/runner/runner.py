@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import Any
 
 from ksrv._native.batch.stages import BoundContext
+from ksrv.dialects import stand_ins
 from ksrv.dialects.foreign_runner import ForeignRunner
 from ksrv.dialects.torchserve.api import answers, streaming
 from ksrv.dialects.torchserve.api.context import Context, RequestProcessor, RunFields
@@ -32,7 +33,7 @@ from ksrv.dialects.torchserve.runner.call_forms import (
     RoutesForm,
 )
 from ksrv.dialects.torchserve.settings.metrics_file import DEFAULT_METRICS
-from ksrv.dialects.torchserve.shims import finder, torchvision, ts
+from ksrv.dialects.torchserve.shims import torchvision, ts
 from ksrv.errors import HandlerFailed, quote
 from ksrv.handlers.batch_threads import working_for
 from ksrv.handlers.devices.choice import choose_device
@@ -60,9 +61,9 @@ class TorchServeRunner(ForeignRunner):
         self._archive: dict[str, Any] = config.dialect[FORMAT]
         self._envelope = config.envelope or ""
         folder = self.source.folder
-        finder.install(ts.TsFinder(self.source.name))
+        stand_ins.install(ts.TsFinder(self.source.name))
         if self._archive.get("torchvision", True):
-            finder.install(torchvision.TorchvisionFinder(self.source.name))
+            stand_ins.install(torchvision.TorchvisionFinder(self.source.name))
         if str(folder) not in sys.path:
             sys.path.insert(0, str(folder))
         self._hold_sources(folder)

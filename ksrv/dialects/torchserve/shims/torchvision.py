@@ -6,7 +6,8 @@ tells to install torchvision. An installed torchvision is always found first and
 
 from types import ModuleType
 
-from ksrv.dialects.torchserve.shims import finder, transforms
+from ksrv.dialects import stand_ins
+from ksrv.dialects.torchserve.shims import transforms
 
 NAMES = ("Compose", "Resize", "CenterCrop", "ToTensor", "Normalize", "InterpolationMode")
 PACKAGE = "torchvision"
@@ -15,7 +16,7 @@ VERSION = "0.28.0+ksrv"
 MODULES = (PACKAGE, f"{PACKAGE}.transforms")
 
 
-class TorchvisionFinder(finder.StandInFinder):
+class TorchvisionFinder(stand_ins.StandInFinder):
     """Finds `torchvision` and `torchvision.transforms`.
 
     Args:

@@ -11,7 +11,7 @@ from importlib import import_module
 from types import ModuleType
 from typing import Any
 
-from ksrv.dialects.torchserve.shims import finder
+from ksrv.dialects import stand_ins
 
 VERSION = "0.12.0"
 """The version of TorchServe that handlers see."""
@@ -105,7 +105,7 @@ LIBRARIES = {
 """The imports of TorchServe's modules from other packages, as `MODULE` or `MODULE:NAME`."""
 
 
-class TsFinder(finder.StandInFinder):
+class TsFinder(stand_ins.StandInFinder):
     """Finds the modules in `MODULES`.
 
     Args:

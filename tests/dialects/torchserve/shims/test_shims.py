@@ -9,9 +9,10 @@ import pytest
 from tests.support.paths import ROOT
 
 INSTALL = """
-from ksrv.dialects.torchserve.shims import finder, torchvision, ts
-assert finder.install(ts.TsFinder("cats"))
-assert finder.install(torchvision.TorchvisionFinder("cats"))
+from ksrv.dialects import stand_ins
+from ksrv.dialects.torchserve.shims import torchvision, ts
+assert stand_ins.install(ts.TsFinder("cats"))
+assert stand_ins.install(torchvision.TorchvisionFinder("cats"))
 """
 
 

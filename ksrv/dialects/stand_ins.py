@@ -81,7 +81,7 @@ def install(finder: StandInFinder) -> bool:
         False if the real package is installed, which then serves the imports.
     """
     # The finder of an earlier call.
-    if any(type(other) is type(finder) for other in sys.meta_path):
+    if any(getattr(other, "package", "") == finder.package for other in sys.meta_path):
         return True
     found = find_spec(finder.package)
     if found is not None and found.origin is not None:
