@@ -20,7 +20,7 @@ def takes_instances(spec: ModelSpec) -> bool:
 class PredictResource(InferResource):
     """POST /v1/models/{name}[/versions/{version}]:predict, and :explain."""
 
-    streams = False
+    stream_type = staticmethod(lambda accept: "")
     most_json = bodies.MOST_BYTES
     subject = bodies.REQUEST
 

@@ -36,10 +36,10 @@ class InferResource(InferenceResource):
     """POST /v2/models/{name}[/versions/{version}]/infer, and /explain.
 
     Attributes:
-        streams: Whether answers may be sent in parts.
+        stream_type: Returns the content type of the stream for an `Accept` header; "" for one answer.
     """
 
-    streams = True
+    stream_type = staticmethod(stream_type)
 
     def wanted_body(self, req: falcon.Request, name: str = "", version: str = "") -> int:
         """See `InferenceResource.wanted_body`."""
@@ -67,7 +67,7 @@ class InferResource(InferenceResource):
             memory = self._shared_memory.of_caller(partial(control_user, self._access, req.env))
 
         form = StreamForm(
-            stream_type(req.get_header("Accept")) if self.streams else "",
+            self.stream_type(req.get_header("Accept")),
             has_arrays=not self._settings.nan_literals,
         )
 
