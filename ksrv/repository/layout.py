@@ -315,10 +315,9 @@ class Repository:
             return ModelEntry(name, error=text, path=path)
 
     def _is_model_folder(self, path: Path) -> bool:
-        marks = (reader.mark for reader in self._formats.folders)
-        if any((path / name).is_file() for name in (CONFIG_NAME, "handler.py", *marks)):
+        if any((path / name).is_file() for name in (CONFIG_NAME, "handler.py")):
             return True
-        return bool(version_folders(path))
+        return bool(version_folders(path)) or self._formats.folder_reader(path) is not None
 
     def _unpacked(self, path: Path) -> ArchiveReader | None:
         """Return the reader of a folder that is an unpacked archive, or None. A model.yaml makes it a model of ksrv."""
