@@ -153,7 +153,7 @@ def _strings(
 
 
 def read_data(
-    body: memoryview, entry: Input, index: int, *, is_file: bool = False
+    body: memoryview, entry: Input, index: int, *, is_file: bool = False, open_texts: bool = False
 ) -> Array | list[Element]:
     """Return the values of an input that is given in JSON.
 
@@ -164,6 +164,8 @@ def read_data(
     Args:
         entry: The input; its `data` is not None.
         is_file: Whether the model's input takes encoded images or sounds.
+        open_texts: Whether BYTES of one dimension may be any number of elements: clients of MLServer give the length of
+            a text as the shape.
 
     Raises:
         InvalidRequest: The array does not have exactly the values that datatype and shape ask for.
@@ -175,7 +177,8 @@ def read_data(
     if entry.datatype == "BYTES":
         kind = entry.parameters.get(CONTENT_TYPE)
         is_base64 = kind == BASE64 or (is_file and kind is None)
-        count = None if entry.shape == (-1,) else entry.elements
+        is_open = entry.shape == (-1,) or (open_texts and len(entry.shape) == 1)
+        count = None if is_open else entry.elements
         return _strings(body, begin, end, subject, count, is_base64)
     if entry.datatype in BINARY_ONLY:
         raise InvalidRequest(

@@ -243,7 +243,8 @@ def _tensor(
     elif entry.data is not None:
         declared = spec.input(entry.name)
         is_file = declared is not None and declared.takes_files
-        data = read_data(body, entry, index, is_file=is_file)
+        is_open = spec.accepts_any_inputs
+        data = read_data(body, entry, index, is_file=is_file, open_texts=is_open)
     else:
         data = _read_elements(
             body[entry.offset : entry.offset + entry.length],
@@ -252,7 +253,8 @@ def _tensor(
             _takes_images(spec, entry.name),
             entry.name,
         )
-    shape = (len(data),) if entry.shape == (-1,) else entry.shape
+    is_list = isinstance(data, list) and len(entry.shape) == 1 and not entry.in_shared_memory
+    shape = (len(data),) if is_list else entry.shape
     return Tensor(entry.name, entry.datatype, shape, data, parameters)
 
 
