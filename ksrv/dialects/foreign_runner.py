@@ -4,25 +4,33 @@ The file of a handler may change after ksrv has read it. So imports from the mod
 read for the load (`HeldSourceFinder`), and all instances of a version run the same code.
 """
 
+import asyncio
 import logging
 import queue
 import sys
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
+from importlib import import_module
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
+from time import perf_counter_ns
 from types import ModuleType
+from typing import Any, TypeVar
 
-from ksrv.errors import KsrvError
+from ksrv.errors import Cancelled, KsrvError
+from ksrv.handlers.concurrent import ConcurrentLoop
 from ksrv.handlers.diagnostics.debugging import profiled
 from ksrv.handlers.imports.folder_modules import error_with_location
 from ksrv.handlers.imports.loaded_files import HeldSourceLoader, HeldSources
 from ksrv.handlers.runner import HandlerLoadError, Runner
+from ksrv.handlers.streaming.streams import GIVEN_UP, is_given_up
 from ksrv.model.config import ModelConfig
 from ksrv.model.spec import ModelSpec
 from ksrv.request import ExecutorInputs, ExecutorOutputs
 
 log = logging.getLogger("ksrv.dialects")
+
+T = TypeVar("T")
 
 
 class ForeignRunner(Runner):
@@ -78,6 +86,78 @@ class ForeignRunner(Runner):
             others = [one for one in sys.meta_path if getattr(one, "folder", None) != str(folder)]
             held = HeldSources(self.source.loaded.sources)
             sys.meta_path[:] = [HeldSourceFinder(held, str(folder)), *others]
+
+
+class ConcurrentForeignRunner(ForeignRunner):
+    """Runs a handler whose coroutines share one event loop, so that several batches are under way at a time.
+
+    A subclass answers a batch in `answer`.
+    """
+
+    @abstractmethod
+    async def answer(self, inputs: ExecutorInputs) -> ExecutorOutputs:
+        """Return the answer of a batch.
+
+        Raises:
+            KsrvError: The whole batch failed.
+        """
+
+    def wait(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine on the event loop, and return its result. Called on another thread."""
+        self._concurrent = self._concurrent or _Tasks(self)
+        return asyncio.run_coroutine_threadsafe(coroutine, self._concurrent.loop).result()
+
+    async def send(self, part: ExecutorOutputs, inputs: ExecutorInputs) -> None:
+        """Send a part of an answer, and wait until every client has room for another."""
+        inputs.emit(part)
+        assert self._concurrent is not None
+        await self._concurrent.wait_for_clients(inputs.emit)
+
+    def close(self) -> None:
+        """End the event loop."""
+        if self._concurrent is not None:
+            self._concurrent.close()
+            self._concurrent = None
+
+
+class _Tasks(ConcurrentLoop):
+    """The event loop of a `ConcurrentForeignRunner`."""
+
+    async def _run(self, inputs: ExecutorInputs) -> ExecutorOutputs | KsrvError:
+        runner: Any = self._runner
+        began = perf_counter_ns()
+        try:
+            made: ExecutorOutputs = await runner.answer(inputs)
+        except BaseException as error:  # noqa: BLE001  a handler may raise anything
+            if is_given_up(error):
+                return Cancelled(GIVEN_UP)
+            failure: KsrvError = runner.failure_of(error, "predict", inputs)
+            return failure
+        made.timings = {"inference": perf_counter_ns() - began}
+        return made
+
+
+def find_class(path: str, folder: Path) -> Any:
+    """Return the class that a handler's settings name as `module.Class`.
+
+    Args:
+        folder: The model's folder, which is in `sys.path`.
+
+    Raises:
+        ImportError: The module or the class is missing.
+    """
+    module, _, name = path.rpartition(".")
+    try:
+        return getattr(import_module(module), name)
+    except (ModuleNotFoundError, AttributeError) as error:
+        package = module.partition(".")[0]
+        if error.name not in (package, module, name):
+            raise
+        known = ", ".join(sorted(one.name for one in folder.glob("*.py"))) or "no Python file"
+        raise ImportError(
+            f"{path} cannot be imported: {error}; the folder has {known}; a package needs pip install "
+            f"{package.replace('_', '-')}"
+        ) from error
 
 
 class HeldSourceFinder:

@@ -135,7 +135,7 @@ class ConcurrentLoop:
 
     def __init__(self, runner: BaseRunner) -> None:
         self._runner = runner
-        self._loop = asyncio.new_event_loop()
+        self.loop = asyncio.new_event_loop()
         self._tasks: set[asyncio.Task[None]] = set()
         self._closing = False
         name = f"ksrv-{runner.source.name}-loop"
@@ -143,11 +143,11 @@ class ConcurrentLoop:
         self._thread.start()
 
     def _live(self) -> None:
-        asyncio.set_event_loop(self._loop)
+        asyncio.set_event_loop(self.loop)
         with locked_imports(), self._runner.inference_mode():
             while not self._closing:
                 try:
-                    self._loop.run_forever()
+                    self.loop.run_forever()
                 except (SystemExit, KeyboardInterrupt):
                     # A task of the handler raised this. asyncio also raises it in the code that waits for the task.
                     log.exception("a task of a handler ended its event loop, which continues")
@@ -174,7 +174,7 @@ class ConcurrentLoop:
                 done(Cancelled(GIVEN_UP))
 
         def start() -> None:
-            task = self._loop.create_task(run())
+            task = self.loop.create_task(run())
             started.append(task)
             self._tasks.add(task)
             task.add_done_callback(ended)
@@ -183,12 +183,12 @@ class ConcurrentLoop:
             for task in started:
                 task.cancel(GIVEN_UP)
 
-        self._loop.call_soon_threadsafe(start)
+        self.loop.call_soon_threadsafe(start)
         return partial(self._call, cancel)
 
     def _call(self, function: Callable[[], None]) -> None:
         with suppress(RuntimeError):  # the loop is closed, and its tasks with it
-            self._loop.call_soon_threadsafe(function)
+            self.loop.call_soon_threadsafe(function)
 
     def close(self) -> None:
         """Cancel all tasks and end the thread."""
@@ -198,16 +198,16 @@ class ConcurrentLoop:
             for task in tasks:
                 task.cancel(GIVEN_UP)
             await asyncio.gather(*tasks, return_exceptions=True)
-            await self._loop.shutdown_asyncgens()
+            await self.loop.shutdown_asyncgens()
             self._closing = True
-            self._loop.stop()
+            self.loop.stop()
 
         stopping = cancel_all()
-        self._loop.call_soon_threadsafe(lambda: self._loop.create_task(stopping))
+        self.loop.call_soon_threadsafe(lambda: self.loop.create_task(stopping))
         # A task of the handler may ignore its cancellation. Then its loop stays open, with its daemon thread.
         self._thread.join(5.0)
         if not self._thread.is_alive():
-            self._loop.close()
+            self.loop.close()
 
     # ---- one batch --------------------------------------------------------------------------
 
@@ -281,7 +281,7 @@ class ConcurrentLoop:
             runner.read_chunk,
             context.made_batch,
             partial(self._fail_request, inputs=inputs, context=context),
-            waits=False,  # `_wait_for_clients` waits instead, without blocking the loop
+            waits=False,  # `wait_for_clients` waits instead, without blocking the loop
         )
         rested_ns = perf_counter_ns()
         async with aclosing(iterated(chunks, stream)) as running:
@@ -292,7 +292,7 @@ class ConcurrentLoop:
                     await asyncio.sleep(0)
                     rested_ns = perf_counter_ns()
                 if sender is not None:
-                    await self._wait_for_clients(sender)
+                    await self.wait_for_clients(sender)
         return stream.result()
 
     def _fail_request(
@@ -301,7 +301,7 @@ class ConcurrentLoop:
         failure = self._runner.failure_of(error, "inference", inputs)
         context.batch.failures.setdefault(index, failure)
 
-    async def _wait_for_clients(self, sender: Any) -> None:
+    async def wait_for_clients(self, sender: Any) -> None:
         """Wait until every client has room for another chunk. Other tasks run meanwhile."""
         for index in sender.without_room():
             room = asyncio.Event()
