@@ -206,7 +206,8 @@ test-packages: $(PACKAGES_VENV)/.installed ## two repositories of seven models w
 
 # The libraries of the files that dialects serve, in a separate environment. A dialect adds its packages here.
 DIALECTS_VENV ?= .venv-dialects
-DIALECT_PACKAGES := catboost keras lightgbm mlflow-skinny onnx pyarrow skl2onnx spacy statsmodels torch xgboost-cpu
+DIALECT_PACKAGES := catboost keras lightgbm mlflow-skinny onnx pyarrow pydantic skl2onnx spacy statsmodels torch tritonclient[grpc] \
+	xgboost-cpu
 
 $(DIALECTS_VENV)/.installed: $(VENV)/.built pyproject.toml
 	$(PYTHON) -m venv $(DIALECTS_VENV)
@@ -218,7 +219,7 @@ $(DIALECTS_VENV)/.installed: $(VENV)/.built pyproject.toml
 	@touch $@
 
 test-dialects: $(DIALECTS_VENV)/.installed ## the dialects whose files need other libraries, against these libraries; minutes
-	$(DIALECTS_VENV)/bin/python -m pytest tests/dialects/mlflow tests/dialects/tabular
+	$(DIALECTS_VENV)/bin/python -m pytest tests/dialects/mlflow tests/dialects/mlserver tests/dialects/tabular
 	$(DIALECTS_VENV)/bin/python -m pytest tests/integration/docs/test_tutorials.py -m long -k tabular
 
 # Other projects' scripts and their packages, in a separate environment. The scripts name fixed ports: if the system

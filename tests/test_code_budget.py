@@ -12,7 +12,11 @@ ROOT = Path(__file__).parent.parent
 CORE_LINES = 54_500
 ALL_LINES = 71_500
 # Lines that each of these folders may have on top of ALL_LINES.
-ALLOWANCES = {"ksrv/dialects/mlflow/": 900, "ksrv/dialects/tabular/": 900}
+ALLOWANCES = {
+    "ksrv/dialects/mlflow/": 900,
+    "ksrv/dialects/mlserver/": 900,
+    "ksrv/dialects/tabular/": 900,
+}
 
 OUTSIDE_THE_CORE = (
     "ksrv/dialects/",

@@ -34,7 +34,16 @@ if TYPE_CHECKING:
 GROUP = "ksrv.dialects"
 """The group of entry points by which third parties register dialects."""
 
-BUILT_IN = ("kserve_v1", "torchserve", "triton", "openvino", "openai", "tabular", "mlflow")
+BUILT_IN = (
+    "kserve_v1",
+    "torchserve",
+    "triton",
+    "openvino",
+    "openai",
+    "mlserver",
+    "tabular",
+    "mlflow",
+)
 """The folders of the built-in dialects. Routes of a later dialect replace the same routes of an earlier dialect."""
 
 

@@ -28,6 +28,7 @@ RUN_BY = {
     "docs/models.md": "tests/unit/repository/test_documentation.py",
     "docs/notebooks.md": "tests/integration/editors/test_notebooks.py",
     "docs/pictures.md": "tests/integration/docs/test_fragments.py",
+    "docs/dialects/mlserver.md": "tests/dialects/mlserver/test_runtimes.py",
     "docs/dialects/openvino.md": "tests/integration/docs/test_tutorials.py",
     "docs/dialects/tabular.md": "tests/integration/docs/test_tutorials.py",
     "docs/padding.md": "tests/integration/docs/test_tutorials.py",

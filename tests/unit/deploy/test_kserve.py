@@ -5,6 +5,8 @@ import yaml
 from click.testing import CliRunner
 
 from ksrv.cli.main import main
+from ksrv.dialects.registry import formats
+from ksrv.repository.layout import Repository
 from tests.unit.deploy.kserve_schema import Schema
 from tests.unit.deploy.packages import DEPLOY, need
 
@@ -66,6 +68,16 @@ def test_arguments_are_valid_settings(name, volume):
     assert container["readinessProbe"]["periodSeconds"] < float(chosen["drain_delay"])
     port = RUNTIMES[name]["spec"]["annotations"]["prometheus.kserve.io/port"]
     assert chosen["http"] == f"'0.0.0.0:{port}'"
+
+
+def test_the_runtime_for_MLServer_serves_a_bare_file_by_its_variables(tmp_path, monkeypatch):
+    [container] = RUNTIMES["ksrv-mlserver"]["spec"]["containers"]
+    for each in container["env"]:
+        value = each["value"].replace("{{.Labels.modelClass}}", "mlserver_sklearn.SKLearnModel")
+        monkeypatch.setenv(each["name"], value)
+    (tmp_path / "model.joblib").write_bytes(b"")
+    [entry] = Repository([tmp_path], formats(), model_name="iris").scan().values()
+    assert (entry.name, entry.error) == ("iris", None)
 
 
 def test_the_gRPC_runtime_has_the_one_port_that_Knative_takes():

@@ -1,0 +1,61 @@
+"""Makes `import mlserver` and the imports of MLServer's own runtimes work if the packages are not installed.
+
+Runtimes import names from many modules of `mlserver`, so each module here has every name. An installed package is
+always found first and left alone.
+"""
+
+from importlib import import_module
+from types import ModuleType
+from typing import Any
+
+from ksrv.dialects import stand_ins
+
+HERE = "ksrv.dialects.mlserver"
+API = (f"{HERE}.api.model", f"{HERE}.api.codecs", f"{HERE}.api.types")
+"""The modules that define the names of `mlserver`."""
+MODULES = (
+    "codecs codecs.base codecs.base64 codecs.datetime codecs.decorator codecs.errors codecs.json codecs.lists "
+    "codecs.numpy codecs.pandas codecs.string codecs.utils errors handlers handlers.custom logging metrics model "
+    "settings types types.base types.dataplane utils version"
+)
+"""The modules of `mlserver`."""
+RUNTIMES = {"sklearn": "tables", "xgboost": "tables", "lightgbm": "tables", "catboost": "tables"}
+"""MLServer's runtimes that ksrv has: by the end of the package's name, the module in `runtimes/`."""
+
+
+class PackageFinder(stand_ins.StandInFinder):
+    """Finds the modules of a package of MLServer.
+
+    Args:
+        homes: The modules that define its names.
+        wanted_by: The model whose runtime is loaded; errors name it.
+    """
+
+    def __init__(self, package: str, modules: str, homes: tuple[str, ...], wanted_by: str) -> None:
+        found = (package, *(f"{package}.{name}" for name in modules.split()))
+        lacks = f"which ksrv's stand-in does not have: pip install {package.replace('_', '-')}"
+        super().__init__(package, found, wanted_by=wanted_by, lacks=lacks)
+        self._homes = homes
+
+    def fill(self, module: ModuleType) -> None:
+        """Put the version into a module."""
+        module.__version__ = "1.7.1"  # type: ignore[attr-defined]
+
+    def find_name(self, module: str, name: str) -> Any:
+        """Return a name of the package."""
+        for home in map(import_module, self._homes):
+            if not name.startswith("_") and name in vars(home):
+                return vars(home)[name]
+        return super().find_name(module, name)
+
+
+def install(wanted_by: str) -> None:
+    """Make `mlserver` and its runtimes importable in this process.
+
+    Args:
+        wanted_by: The model whose runtime is loaded.
+    """
+    stand_ins.install(PackageFinder("mlserver", MODULES, API, wanted_by))
+    for name, home in RUNTIMES.items():
+        homes = (f"{HERE}.runtimes.{home}",)
+        stand_ins.install(PackageFinder(f"mlserver_{name}", name, homes, wanted_by))

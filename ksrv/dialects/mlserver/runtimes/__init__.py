@@ -1,0 +1,1 @@
+"""MLServer's own runtimes, for servers without its packages."""
