@@ -97,7 +97,8 @@ test-faults: $(VENV)/.built ## servers under faults of the network and of the ma
 	SEED=$(SEED) $(BIN)/python -m pytest -m 'slow or not slow' -n $(JOBS) --dist loadscope tests/faults
 
 test-advisories: $(VENV)/.built ## the attacks of other servers' advisories, and every test that names an advisory
-	$(RUN_TESTS) -m 'not slow' $$(grep -rlE --include='test_*.py' 'CVE-[0-9]|triton#' tests)
+	$(RUN_TESTS) -m 'not slow' tests/advisories \
+		$$(grep -rlE --include='test_*.py' --exclude-dir=advisories 'CVE-[0-9]|triton#' tests)
 
 MINUTES ?= 60
 
