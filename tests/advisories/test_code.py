@@ -55,8 +55,10 @@ def test_no_body_is_unpickled(server: Server, tmp_path: Path, number: str) -> No
                 server.url + route, data=body, headers=PICKLES[number], timeout=60
             )
             answers.append(answer.content)
-            echoed = route.endswith("text/infer") and answer.status_code == 200
-            assert echoed or 400 <= answer.status_code < 500, (route, answer.text)
+            # As raw bytes, a pickle may happen to be rows of numbers.
+            refused = 400 <= answer.status_code < 500
+            assert refused or answer.status_code == 200, (route, answer.text)
+            assert refused or b"outputs" in answer.content
         assert not made.exists()
 
 

