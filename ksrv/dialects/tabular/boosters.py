@@ -302,7 +302,18 @@ class CatboostTrees(Predictor):
 
 
 def read_trees(path: Path, library: str, threads: int) -> Predictor:
-    """Return the model in a file that a library wrote."""
+    """Return the model in a file that a library wrote.
+
+    Raises:
+        ModelLoadError: The file is not whole, and the library would crash.
+    """
+    content = path.read_bytes()
+    ends = content.count(
+        b"\nend of "
+    )  # of LightGBM's trees and, if there are any, of the parameters
+    is_whole = ends > (b"\nparameters:" in content) or not content.startswith(b"tree\nversion=v4")
+    if not is_whole or (content.startswith(b"{") and not content.rstrip().endswith(b"}")):
+        raise ModelLoadError(f"{path} is cut off: its end is missing; copy it or save it again")
     if library == XGBOOST:
         from xgboost import Booster
 

@@ -154,10 +154,19 @@ def test_text_and_json_files_beside_models_are_no_models(files, tmp_path):
 
 def test_damaged_file_names_the_version_of_the_library(files, tmp_path):
     damaged = tmp_path / "plain.json"
-    damaged.write_bytes((files / "plain.json").read_bytes()[:-400])
+    damaged.write_bytes((files / "plain.json").read_bytes()[:-400] + b"}")
     text = why_not(damaged)
     assert f"plain.json cannot be loaded by xgboost {xgboost.__version__}" in text
     assert "save it again" in text
+
+
+@pytest.mark.parametrize("name", ["people.ubj", "plain.json", "light.txt"])
+def test_file_without_its_end_is_refused(files, tmp_path, name):
+    whole = (files / name).read_bytes()
+    for part in (0.2, 0.5, 0.9):
+        (tmp_path / name).write_bytes(whole[: int(len(whole) * part)])
+        with pytest.raises(ModelLoadError, match=r"is cut off|cannot be loaded"):
+            load_table_model(tmp_path / name)
 
 
 def test_empty_file_is_named(tmp_path):
