@@ -77,6 +77,8 @@ class ImagePlacement(msgspec.Struct, array_like=True, frozen=True):
             resize changes the proportions.
         left: The position of the image's left edge in the row, in pixels; below 0 if a crop cuts it off.
         top: The position of the image's upper edge in the row, in pixels; below 0 if a crop cuts it off.
+        row_width: The width of the row, in pixels.
+        row_height: The height of the row, in pixels.
     """
 
     width: int
@@ -85,6 +87,8 @@ class ImagePlacement(msgspec.Struct, array_like=True, frozen=True):
     scale_y: float = 1.0
     left: float = 0.0
     top: float = 0.0
+    row_width: int = 0
+    row_height: int = 0
 
     @property
     def scale(self) -> float:

@@ -183,7 +183,8 @@ class Batch(Mapping[str, Array]):
             own = request.images.get(name)
             if own is None and name in self._tensors:
                 height, width = self._tensors[name].shape[1:3]
-                own = [ImagePlacement(width, height)] * request.rows
+                place = ImagePlacement(width, height, row_width=width, row_height=height)
+                own = [place] * request.rows
             found += own or ()
         return found
 

@@ -170,9 +170,8 @@ class Geometry:
         down, across = whole[0] / size[0], whole[1] / size[1]
         if self.boxed:  # as the detectors compute it, without the rounding of the picture's size
             down = across = self._ratio(size)
-        return ImagePlacement(
-            size[1], size[0], across, down, float(left - offset[1]), float(top - offset[0])
-        )
+        moved = float(left - offset[1]), float(top - offset[0])
+        return ImagePlacement(size[1], size[0], across, down, *moved, target[1], target[0])
 
     def resize(self, picture: Array, whole: Size, offset: tuple[int, int], target: Array) -> None:
         """Resize a picture to `whole`, and copy the window at `offset` into `target`, whose size is the window's.

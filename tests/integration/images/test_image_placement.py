@@ -21,6 +21,8 @@ def inference(image, batch):
     places = [
         [one.width, one.height, one.scale_x, one.scale_y, one.left, one.top] for one in batch.images
     ]
+    for one in batch.images:
+        assert (one.row_height, one.row_width) == image.shape[1:3]
     return {"places": np.array(places, np.float64), "rows": np.full(len(places), len(places), np.int32)}
 """
 SECTION = """inputs:
