@@ -20,14 +20,7 @@ from ksrv.handlers.base import BaseHandler
 from ksrv.handlers.batch import Batch
 from ksrv.handlers.context import Context
 from ksrv.handlers.imports.folder_modules import HandlerError, ModelImporter, resolve
-
-BUILT_IN = {
-    "image_classifier": "ImageClassifier",
-    "image_segmenter": "ImageSegmenter",
-    "object_detector": "ObjectDetector",
-    "text_classifier": "TextClassifier",
-    "text_encoder": "TextEncoder",
-}
+from ksrv.model.config import BUILT_IN_HANDLERS
 
 
 class InferenceFunctionHandler(BaseHandler):
@@ -68,9 +61,9 @@ def make_handler(target: str | None, modules: ModelImporter) -> Any:
     """
     if target is None:
         return BaseHandler()
-    if target in BUILT_IN:
+    if target in BUILT_IN_HANDLERS:
         module = import_module(f"ksrv.handlers.builtin.{target}")
-        return getattr(module, BUILT_IN[target])()
+        return getattr(module, target.title().replace("_", ""))()
     found = resolve(target, modules)
     if isinstance(found, ModuleType):
         found, target = _only_handler(found, target)

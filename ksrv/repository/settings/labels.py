@@ -40,7 +40,7 @@ def _read(path: Path) -> tuple[str, ...]:
     if isinstance(value, dict) and list(value) == ["object_type_names"]:
         value = value["object_type_names"]
     if isinstance(value, list):
-        return tuple(_label(str(index), entry) for index, entry in enumerate(value))
+        return tuple(label_of(str(index), entry) for index, entry in enumerate(value))
     if isinstance(value, dict):
         return _by_index(value)
     raise ValueError("it must hold a JSON object or list")
@@ -51,11 +51,16 @@ def _by_index(value: dict[str, Any]) -> tuple[str, ...]:
     for key, entry in value.items():
         if not (key.isascii() and key.isdigit()) or int(key) >= MAX_LABELS:
             raise ValueError(f"its key {key[:64]!r} is not a class index")
-        labels[int(key)] = _label(key, entry)
+        labels[int(key)] = label_of(key, entry)
     return tuple(labels.get(index, str(index)) for index in range(max(labels, default=-1) + 1))
 
 
-def _label(key: str, entry: Any) -> str:
+def label_of(key: str, entry: Any) -> str:
+    """Return the label that a JSON file has for a class.
+
+    Raises:
+        ValueError: It is no text, and no list that ends with a text.
+    """
     # The index_to_name.json of ImageNet has ["n01440764", "tench"]: a WordNet id, then the label.
     label = entry[-1] if isinstance(entry, list) and entry else entry
     if not isinstance(label, str):

@@ -18,13 +18,7 @@ from ksrv.dialects.torchserve.api.classes import list_classes_from_module
 
 Entry = Callable[[Any, Any], Any]
 
-BUILT_IN = {
-    "base_handler": "BaseHandler",
-    "image_classifier": "ImageClassifier",
-    "image_segmenter": "ImageSegmenter",
-    "object_detector": "ObjectDetector",
-    "text_classifier": "TextClassifier",
-}
+BUILT_IN = ("base_handler", "image_classifier", "image_segmenter", "object_detector", "text_classifier")  # fmt: skip
 """The handlers of `ts.torch_handler`, each in a module of its name."""
 
 
@@ -49,7 +43,7 @@ def find_entry(handler: str, folder: Path, context: Any) -> tuple[Entry, Any]:
     """
     if handler in BUILT_IN:
         module = import_module(f"ts.torch_handler.{handler}")
-        return _initialized(getattr(module, BUILT_IN[handler]), handler, context)
+        return _initialized(getattr(module, handler.title().replace("_", "")), handler, context)
     file, _, function = handler.partition(":")
     module = _module(file, folder)
     wanted = function or "handle"

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from ksrv.repository.settings.labels import label_of
+
 
 def load_label_mapping(mapping_file_path: str) -> dict[str, Any] | None:
     """Read `index_to_name.json`: an object of labels by class index, or with a list `object_type_names`.
@@ -32,12 +34,7 @@ def load_label_mapping(mapping_file_path: str) -> dict[str, Any] | None:
     if "object_type_names" in mapping and isinstance(mapping["object_type_names"], (list, tuple)):
         mapping = {str(index): name for index, name in enumerate(mapping["object_type_names"])}
     for key, value in mapping.items():
-        label = value[-1] if isinstance(value, list) and value else value
-        if not isinstance(label, str):
-            raise Exception(
-                f"{path.name}: the label of {key!r} must be a string or a list, not {value!r}"
-            )
-        mapping[key] = label
+        mapping[key] = label_of(key, value)
     return mapping
 
 

@@ -4,9 +4,8 @@ Every row of a batch is classified; TorchServe classifies only the first. The vo
 a plain dict in `source_vocab.pt`, or a JSON object.
 """
 
-import json
-import os
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 from ksrv.dialects.torchserve.api.handlers.base_handler import BaseHandler
@@ -148,22 +147,14 @@ def load_vocabulary(folder: str, name: str) -> Any:
     Raises:
         RuntimeError: The file is missing, or does not have a plain dict.
     """
-    path = os.path.join(folder, name)
-    alternative = os.path.splitext(path)[0] + ".json"
-    if name.endswith(".json") or not os.path.isfile(path):
-        path = path if name.endswith(".json") else alternative
-        if not os.path.isfile(path):
-            raise RuntimeError(
-                f"the vocabulary {name} is not in the archive; add it with --extra-files or --source-vocab"
-            )
-        with open(path) as file:
-            return json.load(file)
-    import torch
-
-    try:
-        return torch.load(path, weights_only=True)
-    except Exception as error:
+    path = Path(folder, name)
+    if not path.is_file():
+        path = path.with_suffix(".json")
+    if not path.is_file():
         raise RuntimeError(
-            f"the vocabulary {name} holds more than a plain dict, which is not loaded:"
-            f" store it as JSON ({error})"
-        ) from error
+            f"the vocabulary {name} is not in the archive; add it with --extra-files or --source-vocab"
+        )
+    try:
+        return cleaning.read_vocabulary(path)
+    except ValueError as error:
+        raise RuntimeError(str(error)) from error

@@ -219,11 +219,7 @@ class ImageClassifier(VisionHandler):
         return self.topk
 
     def postprocess(self, data: Any) -> list[Any]:
-        import torch
-
-        probabilities = torch.nn.functional.softmax(data, dim=1)
-        count = min(self.topk, probabilities.shape[1])
-        best, classes = torch.topk(probabilities, count, dim=1)
+        best, classes = data.softmax(dim=1).topk(min(self.topk, data.shape[1]), dim=1)
         return map_class_to_label(best.tolist(), self.mapping, classes.tolist())
 
 
@@ -235,8 +231,7 @@ class ImageSegmenter(VisionHandler):
     def postprocess(self, data: Any) -> list[Any]:
         import torch
 
-        probabilities = torch.nn.functional.softmax(data["out"], dim=1)
-        best, classes = torch.max(probabilities, dim=1)
+        best, classes = data["out"].softmax(dim=1).max(dim=1)
         rows: list[Any] = torch.stack([classes.type(best.dtype), best], dim=3).tolist()
         return rows
 
