@@ -38,7 +38,7 @@ ARROWS = {
     "protocol": FOUNDATION,
     "loaders": FOUNDATION,
     "images": FOUNDATION,
-    "handlers": FOUNDATION | {"loaders"},
+    "handlers": FOUNDATION | {"loaders", "images"},
     "dialects": FOUNDATION
     | {"protocol", "engine", "repository", "handlers", "observe", "images", "loaders", "server"},
     "records": FOUNDATION,

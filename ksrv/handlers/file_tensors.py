@@ -22,6 +22,7 @@ from ksrv.loaders.loaded import LoadedModel
 from ksrv.loaders.named import NamedModel
 from ksrv.model.config import ModelConfig, StateTensor
 from ksrv.model.datatypes import DTYPES, NAME_BY_DTYPE, cast
+from ksrv.model.fault import Fault, KeyPath
 from ksrv.model.spec import TensorSpec, fits
 from ksrv.request import Array
 from ksrv.torch_interop import is_tensor
@@ -133,10 +134,10 @@ class FileTensors(NamedModel):
                 "rename:, constants:, state: and names alone in outputs: need a file that says what its inputs and "
                 "outputs are: ONNX, OpenVINO or .pt2"
             )
-        _check_names("rename", config.rename, [*inputs, *self._results, *loaded.left_out])
-        _check_names("constants", config.constants, inputs)
-        _check_names("state", [state.input for state in config.state], inputs)
-        _check_names("state", [state.output for state in config.state], self._results)
+        check_names(("rename",), config.rename, [*inputs, *self._results, *loaded.left_out])
+        check_names(("constants",), config.constants, inputs)
+        check_names(("state",), [state.input for state in config.state], inputs)
+        check_names(("state",), [state.output for state in config.state], self._results)
         filled = {*config.constants, *(state.input for state in config.state)}
         hidden = {state.output for state in config.state}
         listed = config.served_outputs or [spec.name for spec in config.outputs]
@@ -147,7 +148,7 @@ class FileTensors(NamedModel):
             for new, old in _by_new_name(config, self._results).items()
             if new in listed or old not in hidden
         }
-        _check_names("outputs", config.served_outputs, self._answered)
+        check_names(("outputs",), config.served_outputs, self._answered)
         super().__init__(
             list(self._given), list(self._answered), [spec.name for spec in context.spec.inputs]
         )
@@ -232,13 +233,19 @@ def _by_new_name(config: ModelConfig, names: Iterable[str]) -> dict[str, str]:
     return found
 
 
-def _check_names(key: str, names: Iterable[str], known: Collection[str]) -> None:
+def check_names(path: KeyPath, names: Iterable[str], known: Collection[str]) -> None:
+    """Refuse a name of a tensor that the model does not have.
+
+    Args:
+        path: The path of the key that has the names.
+
+    Raises:
+        Fault: A name is not known.
+    """
     for name in names:
         if name not in known:
-            raise HandlerError(
-                f"{key}: the model file has no {quote(name)}; it has {', '.join(known)}"
-                f"{did_you_mean(name, known)}"
-            )
+            has = f"it has {', '.join(known)}{did_you_mean(name, known)}"
+            raise Fault(path, f"the model file has no {quote(name)}; {has}")
 
 
 def _completed(

@@ -28,6 +28,7 @@ from ksrv.model.config import ModelConfig, ModelSource, OnnxSettings
 
 if TYPE_CHECKING:
     from ksrv.handlers.batch import Batch
+    from ksrv.handlers.postprocess.steps import Steps
     from ksrv.loaders.loaded import LoadedModel
     from ksrv.request import ExecutorInputs
 
@@ -47,10 +48,12 @@ class HandlerContext(RunContext, Context):
         modules: The modules of the model's folders.
         passes_inputs: Whether the handler passes the declared inputs on to the model file.
         passes_outputs: Whether the handler answers with the outputs of the model file.
+        steps: The steps of `postprocess:`, or None.
     """
 
     passes_inputs = True
     passes_outputs = True
+    steps: Steps | None = None
 
     def __init__(
         self,

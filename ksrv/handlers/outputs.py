@@ -116,7 +116,7 @@ class OutputConverter:
             result = self._fetch(result)
         declared = NOT_DECLARED if explained else self._declared
         tensors = []
-        for name, value in _by_name(result, declared).items():
+        for name, value in by_name(result, declared).items():
             entry = declared.get(name)
             tensor = _tensor(name, value, entry)
             shape = tensor.shape
@@ -145,7 +145,7 @@ class OutputConverter:
         Raises:
             KsrvError: A handler may not return such a result.
         """
-        values = _by_name(result, NOT_DECLARED if inputs.explain else self._declared)
+        values = by_name(result, NOT_DECLARED if inputs.explain else self._declared)
         if any(_count(value) != inputs.rows for value in values.values()):
             return None
         return [
@@ -206,7 +206,7 @@ def _fixed(spec: ModelSpec) -> list[tuple[str, str, np.dtype[Any], tuple[int, ..
     return found
 
 
-def _by_name(result: Any, declared: Mapping[str, TensorSpec]) -> dict[str, Any]:
+def by_name(result: Any, declared: Mapping[str, TensorSpec]) -> dict[str, Any]:
     """Return the values of a result by output name, in the order of the declared outputs."""
     names = list(declared)
     if not isinstance(result, (np.ndarray, Texts)):

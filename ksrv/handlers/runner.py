@@ -21,7 +21,7 @@ from ksrv.handlers.batch_argument import pass_batch
 from ksrv.handlers.batch_threads import pass_batches_on
 from ksrv.handlers.concurrent import ConcurrentLoop, CurrentContext, Done, is_asynchronous
 from ksrv.handlers.context import Context
-from ksrv.handlers.declared.completion import complete_spec, declared_spec, keeps
+from ksrv.handlers.declared.completion import add_steps, complete_spec, declared_spec, keeps
 from ksrv.handlers.declared.declarations import (
     check_call,
     check_settings,
@@ -193,6 +193,7 @@ class Runner(BaseRunner):
                 context.passes_inputs = keeps(handler, "preprocess")
                 context.passes_outputs = keeps(handler, "postprocess")
                 context.spec = declared_spec(handler, context.spec)
+            add_steps(handler, context)
             if hasattr(handler, "initialize"):
                 handler.initialize(context)
         context.spec = replace(

@@ -14,18 +14,15 @@ from typing import Annotated, Any, Literal, TypeAlias
 import msgspec
 from msgspec import Meta
 
+from ksrv.model.postprocess import PostprocessStep
 from ksrv.model.spec import LARGEST_SIZE, Key, ModelSpec, SequenceLimits, TensorSpec
 
 ExecutorName: TypeAlias = Literal["inline", "process"]
 Role: TypeAlias = Literal["embedding", "rerank"]
 Precision: TypeAlias = Literal["highest", "high", "medium"]
 BUILT_IN_HANDLERS = (
-    "image_classifier",
-    "image_segmenter",
-    "object_detector",
-    "text_classifier",
-    "text_encoder",
-)
+    "image_classifier", "image_segmenter", "object_detector", "text_classifier", "text_encoder",
+)  # fmt: skip
 CALLING_INSTANCES = 16
 """The default of `instances:` for a handler that calls other models."""
 
@@ -173,6 +170,7 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
         rename: Names of inputs and outputs of the model file, and the names that clients see instead.
         constants: Inputs of the model file, and the value that each gets in every run.
         state: Outputs of the model file that are inputs of the next request of the same sequence.
+        postprocess: Steps that make the outputs of what the model returns.
         labels: A JSON object or list, or a text with one label a line.
         batching: off: requests have no rows, and shapes are whole.
         role: The OpenAI route that the model serves: /v1/embeddings, or /v1/rerank.
@@ -213,6 +211,7 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
         configuration: The answer of the configuration call, if the model's format has a special form.
         given: The keys that were read from model.yaml or the handler's `@settings`.
         served_outputs: The outputs of the model file that `outputs:` lists by name alone, as clients see the names.
+        answered: The outputs that `outputs:` lists by name alone beside `postprocess`.
     """
 
     handler: Annotated[str | None, Key(min_length=1)] = None
@@ -240,6 +239,7 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
         ),
     ] = {}
     state: Annotated[tuple[StateTensor, ...], Key()] = ()
+    postprocess: Annotated[tuple[PostprocessStep, ...], Key()] = ()
     labels: Annotated[tuple[str, ...] | None, Key(written=str, min_length=1)] = None
     batching: Annotated[
         JoinPolicy | None,
@@ -317,6 +317,7 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
     configuration: dict[str, Any] | None = None
     given: tuple[str, ...] = ()
     served_outputs: tuple[str, ...] = ()
+    answered: tuple[str, ...] = ()
 
     def spec(self, name: str, version: str = "") -> ModelSpec:
         """Return the spec that the settings give; the loader adds the declarations of the model file.

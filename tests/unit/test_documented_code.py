@@ -34,6 +34,7 @@ RUN_BY = {
     "docs/padding.md": "tests/integration/docs/test_tutorials.py",
     "docs/performance.md": "tests/integration/docs/test_tutorials.py",
     "docs/plain-json.md": "tests/integration/docs/test_tutorials.py",
+    "docs/postprocess.md": "tests/integration/docs/test_fragments.py",
     "docs/protocol.md": "tests/integration/docs/test_shown_commands.py",
     "docs/quickstart.md": "tests/integration/docs/test_tutorials.py",
     "docs/record.md": "tests/integration/records/test_documentation.py",

@@ -10,16 +10,18 @@ The model gives scores [rows, classes, H, W], alone or as the entry `out` of a m
 is for a model file that ends in a softmax.
 """
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
-from ksrv.handlers.builtin import ranking
-from ksrv.handlers.builtin.vision import VisionHandler
+from ksrv.handlers.builtin.preset import Preset
+from ksrv.model.postprocess import Argmax, Step
 from ksrv.model.spec import TensorSpec
+from ksrv.request import Array
 
 
-class ImageSegmenter(VisionHandler):
+class ImageSegmenter(Preset):
     """Answers with the class and the probability of each pixel."""
 
     default_outputs = (
@@ -28,16 +30,11 @@ class ImageSegmenter(VisionHandler):
     )
     optional_outputs = (TensorSpec("output", "BYTES", (-1,)),)
 
-    def postprocess(self, outputs: Any) -> dict[str, Any]:
-        """Find the likeliest class of each pixel."""
-        probabilities = self.softmax(ranking.primary_output(outputs, "out"))
-        probability, classes = ranking.argmax(probabilities)
-        return self.select(
-            {
-                "class": lambda: classes,
-                "probability": lambda: probability,
-                "output": lambda: np.stack(
-                    [classes.astype(probability.dtype), probability], axis=-1
-                ).tolist(),
-            }
-        )
+    def steps(self) -> tuple[Step, ...]:
+        """Return a softmax and `argmax`."""
+        return (*super().steps(), Argmax(of="probabilities", axis=1))
+
+    def objects(self, found: Mapping[str, Array]) -> list[Any]:
+        """Return the class and the probability of each pixel as nested lists."""
+        nested: list[Any] = np.stack([found["class"], found["score"]], axis=-1).tolist()
+        return nested

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ksrv.handlers.builtin import ranking
+from ksrv.handlers.postprocess.scores import primary_output
 
 if TYPE_CHECKING:
     import torch
@@ -42,7 +42,7 @@ def integrated_gradients(
     total = torch.zeros_like(inputs)
     for point, weight in quadrature(STEPS):
         scaled = (inputs * point).detach().requires_grad_()
-        chosen = ranking.primary_output(model(scaled))[rows, classes].sum()
+        chosen = primary_output(model(scaled))[rows, classes].sum()
         [gradient] = torch.autograd.grad(chosen, scaled)
         total += gradient * weight
     return total * inputs

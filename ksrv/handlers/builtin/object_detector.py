@@ -17,17 +17,20 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+from msgspec import structs
 
-from ksrv.handlers.builtin import ranking
-from ksrv.handlers.builtin.vision import VisionHandler
+from ksrv.handlers.builtin.preset import IMAGENET, Preset, parameter
 from ksrv.handlers.context import Context
-from ksrv.model.spec import Dimension, ImageSpec, TensorSpec
+from ksrv.handlers.postprocess.regions import padded
+from ksrv.handlers.postprocess.scores import to_array
+from ksrv.model.postprocess import Step, Threshold
+from ksrv.model.spec import Dimension, TensorSpec
 from ksrv.request import Array
 
-PARTS = ("boxes", "labels", "scores")
+PARTS = ("scores", "labels", "boxes")
 
 
-class ObjectDetector(VisionHandler):
+class ObjectDetector(Preset):
     """Answers with labelled boxes.
 
     Attributes:
@@ -35,15 +38,7 @@ class ObjectDetector(VisionHandler):
     """
 
     threshold: float = 0.5
-    image = ImageSpec(
-        color="RGB",
-        channels="convert",
-        exif="apply",
-        resize="none",
-        scale=255.0,
-        arithmetic="exact",
-        model_layout="NCHW",
-    )
+    image = structs.replace(IMAGENET, resize="none", shorter_side=None, mean=(), std=())
     default_outputs = (
         TensorSpec("output", "BYTES", (-1,)),
         TensorSpec("boxes", "FP32", (-1, -1, 4)),
@@ -51,20 +46,20 @@ class ObjectDetector(VisionHandler):
         TensorSpec("score", "FP32", (-1, -1)),
         TensorSpec("count", "INT32", (-1,)),
     )
+    optional_outputs = ()
+    made = (*PARTS, "count")
+    renamed: Mapping[str, str] = {"class": "labels", "score": "scores"}
 
     _takes_list = False  # whether the model takes a list of images
 
-    def initialize(self, context: Context) -> None:
-        """Load the model and read `threshold`.
+    def steps(self) -> tuple[Step, ...]:
+        """Return `threshold`."""
+        least = parameter(self.context.parameters, "threshold", float(self.threshold))
+        return (Threshold(of="scores", also=PARTS[1:], least=least),)
 
-        Raises:
-            ValueError: `threshold` is no number.
-        """
+    def initialize(self, context: Context) -> None:
+        """Load the model."""
         super().initialize(context)
-        threshold = context.parameters.get("threshold", self.threshold)
-        if isinstance(threshold, bool) or not isinstance(threshold, (int, float)):
-            raise ValueError(f"parameters.threshold is a number, not {threshold!r}")
-        self.threshold = float(threshold)
         # Scripted models have a schema of `forward`; its argument 0 is `self`.
         schema = getattr(getattr(self.model, "forward", None), "schema", None)
         self._takes_list = schema is not None and "List[Tensor]" in str(schema.arguments[1].type)
@@ -79,48 +74,29 @@ class ObjectDetector(VisionHandler):
             return super().inference(list(inputs[0]), **named)
         return super().inference(*inputs, **named)
 
-    def postprocess(self, outputs: Any) -> dict[str, Any]:
-        """Keep the boxes that reach the threshold."""
-        found = [self._kept(one) for one in self._images(outputs)]
-        most = max((len(scores) for _, _, scores in found), default=0)
-        return self.select(
-            {
-                "output": lambda: [self._json(*one) for one in found],
-                "boxes": lambda: _padded([one[0] for one in found], (most, 4), np.float32, 0),
-                "class": lambda: _padded([one[1] for one in found], (most,), np.int64, -1),
-                "score": lambda: _padded([one[2] for one in found], (most,), np.float32, 0),
-                "count": lambda: np.array([len(one[2]) for one in found], np.int32),
-            }
-        )
-
-    def _images(self, outputs: Any) -> list[Mapping[str, Any]]:
-        """Return the objects of each image: the model returns a list with a mapping per image, or a mapping of
-        tensors.
+    def named_outputs(self, outputs: Any) -> dict[str, Array]:
+        """Return the scores, labels and boxes of all images: the model returns a list with a mapping per image, or a
+        mapping of tensors.
         """
         if isinstance(outputs, tuple) and len(outputs) == 2:
             outputs = outputs[1]  # scripted detectors give their losses first
         if isinstance(outputs, Mapping):
-            parts = [ranking.to_array(outputs[name]) for name in PARTS]
+            arrays = {name: to_array(outputs[name]) for name in PARTS}
             # Scores without a batch dimension: these are the tensors of a single image.
-            if parts[2].ndim == 1:
-                return [dict(zip(PARTS, parts, strict=True))]
-            return [dict(zip(PARTS, row, strict=True)) for row in zip(*parts, strict=True)]
-        return list(outputs)
+            rows = None if arrays["scores"].ndim == 1 else zip(*arrays.values(), strict=True)
+            outputs = [dict(zip(PARTS, row, strict=True)) for row in rows] if rows else [arrays]
+        scores, labels, boxes = ([to_array(one[name]) for one in outputs] for name in PARTS)
+        return {
+            "scores": padded(scores, np.float32, filler=np.nan),  # reaches no threshold
+            "labels": padded(labels, np.int64),
+            "boxes": padded(boxes, np.float32, (4,)),
+        }
 
-    def _kept(self, found: Mapping[str, Any]) -> tuple[Array, Array, Array]:
-        """Return the boxes, classes and scores of an image that reach the threshold."""
-        boxes, labels, scores = (ranking.to_array(found[name]) for name in PARTS)
-        kept = scores >= np.float32(self.threshold)
-        return boxes[kept], labels[kept], scores[kept]
-
-    def _json(self, boxes: Array, labels: Array, scores: Array) -> list[dict[str, Any]]:
-        rows = zip(boxes.tolist(), labels.tolist(), scores.tolist(), strict=True)
-        return [{self.label(int(label)): box, "score": score} for box, label, score in rows]
-
-
-def _padded(parts: list[Array], shape: tuple[int, ...], dtype: Any, filler: float) -> Array:
-    """Return one array with a row for each part, filled up to the shape of a row."""
-    padded = np.full((len(parts), *shape), filler, dtype)
-    for row, part in enumerate(parts):
-        padded[row, : len(part)] = part
-    return padded
+    def objects(self, found: Mapping[str, Array]) -> list[Any]:
+        """Return the list of the boxes of each image: an object of the label, the box and the score."""
+        parts = (self.label_classes(found), found["boxes"], found["score"], found["count"])
+        rows = zip(*(part.tolist() for part in parts), strict=True)
+        return [
+            [{label: box, "score": score} for label, box, score in zip(*row, strict=True)][:count]
+            for *row, count in rows
+        ]

@@ -13,25 +13,27 @@ names, else `source_vocab.json` or `source_vocab.pt`; `parameters: {ngrams: 2}` 
 of words that has a number in the vocabulary. `softmax: false` is for a model file that ends in a softmax.
 """
 
+from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from ksrv.handlers.batch import Batch, utf8_texts
-from ksrv.handlers.builtin import ranking
-from ksrv.handlers.builtin.optional_outputs import OptionalOutputsHandler
+from ksrv.handlers.builtin.preset import Preset, parameter, ranked
 from ksrv.handlers.builtin.tokenizer import UNKNOWN, clean_words, ngrams, read_vocabulary
 from ksrv.handlers.context import Context
-from ksrv.model.spec import ModelSpec, TensorSpec
+from ksrv.handlers.postprocess.scores import labels_of, to_array
+from ksrv.model.postprocess import Argmax, Step
+from ksrv.model.spec import TensorSpec
+from ksrv.request import Array
 
 INPUT = TensorSpec("text", "BYTES", (-1,))
 VOCABULARIES = ("source_vocab.json", "source_vocab.pt")
 
 
-class TextClassifier(OptionalOutputsHandler):
+class TextClassifier(Preset):
     """Answers with labels and probabilities.
 
     Attributes:
@@ -41,13 +43,7 @@ class TextClassifier(OptionalOutputsHandler):
 
     ngrams: int = 2
     vocabulary: dict[str, int]
-    default_outputs = (
-        TensorSpec("output", "BYTES", (-1,)),
-        TensorSpec("label", "BYTES", (-1,)),
-        TensorSpec("class", "INT64", (-1,)),
-        TensorSpec("probability", "FP32", (-1,)),
-    )
-    optional_outputs = (TensorSpec("probabilities", "FP32", (-1, -1)),)
+    default_outputs = ranked()
 
     def initialize(self, context: Context) -> None:
         """Load the model and the vocabulary.
@@ -56,16 +52,16 @@ class TextClassifier(OptionalOutputsHandler):
             ValueError: The vocabulary is missing, or `ngrams` is no positive whole number.
         """
         super().initialize(context)
-        longest = context.parameters.get("ngrams", self.ngrams)
-        if isinstance(longest, bool) or not isinstance(longest, int) or longest < 1:
-            raise ValueError(f"parameters.ngrams is a positive whole number, not {longest!r}")
-        self.ngrams = longest
+        self.ngrams = parameter(context.parameters, "ngrams", self.ngrams)
         self.vocabulary = read_vocabulary(self._vocabulary_file(context))
 
-    def declare(self, spec: ModelSpec) -> ModelSpec:
-        """Declare the text input and the outputs that model.yaml leaves open."""
-        spec = super().declare(spec)
-        return spec if spec.inputs else replace(spec, inputs=(INPUT,))
+    def default_inputs(self) -> tuple[TensorSpec, ...]:
+        """Return the text input."""
+        return (INPUT,)
+
+    def steps(self) -> tuple[Step, ...]:
+        """Return a softmax and `argmax`."""
+        return (*super().steps(), Argmax(of="probabilities", axis=1))
 
     def preprocess(self, batch: Batch) -> tuple[Any, Any]:
         """Turn all texts into one list of numbers, and the offset at which each text begins."""
@@ -86,22 +82,11 @@ class TextClassifier(OptionalOutputsHandler):
         [(numbers, offsets)] = inputs
         return super().inference(numbers, offsets)
 
-    def postprocess(self, outputs: Any) -> dict[str, Any]:
-        """Name the classes of each row."""
-        probabilities = ranking.to_array(self.softmax(ranking.primary_output(outputs)))
-        probability, classes = ranking.argmax(probabilities)
-        return self.select(
-            {
-                "output": lambda: [
-                    {self.label(index): value for index, value in enumerate(row)}
-                    for row in probabilities.tolist()
-                ],
-                "label": lambda: [self.label(index) for index in classes.tolist()],
-                "class": lambda: classes.astype(np.int64),
-                "probability": lambda: probability,
-                "probabilities": lambda: probabilities,
-            }
-        )
+    def objects(self, found: Mapping[str, Array]) -> list[Any]:
+        """Return an object of all labels and their probabilities for each row."""
+        rows = to_array(found["probabilities"])
+        names = labels_of(np.arange(rows.shape[1]), self.labels or ()).tolist()
+        return [dict(zip(names, row, strict=True)) for row in rows.tolist()]
 
     def _numbers(self, text: str) -> list[int]:
         unknown = self.vocabulary.get(UNKNOWN, 0)
@@ -112,12 +97,10 @@ class TextClassifier(OptionalOutputsHandler):
     @staticmethod
     def _vocabulary_file(context: Context) -> Path:
         named = context.parameters.get("vocabulary")
-        if named is not None:
-            return context.file(str(named))
-        for name in VOCABULARIES:
+        for name in VOCABULARIES if named is None else (str(named),):
             with suppress(ValueError):
                 return context.file(name)
         raise ValueError(
-            f"a text_classifier needs a vocabulary: {' or '.join(VOCABULARIES)} in its folder, or "
-            f"the file that parameters.vocabulary names"
+            f"a text_classifier needs a vocabulary: {' or '.join(VOCABULARIES)} in its folder, or the file that "
+            f"parameters.vocabulary names, not {named!r}"
         )

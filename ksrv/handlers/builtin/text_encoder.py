@@ -25,9 +25,10 @@ import numpy as np
 
 from ksrv.handlers.base import BaseHandler
 from ksrv.handlers.batch import Batch, utf8_texts
-from ksrv.handlers.builtin.ranking import primary_output, to_array
+from ksrv.handlers.builtin.preset import parameter
 from ksrv.handlers.builtin.sentence_folder import folder_of, folder_parameters
 from ksrv.handlers.context import Context
+from ksrv.handlers.postprocess.scores import primary_output, to_array
 from ksrv.loaders.arguments import forward_names
 from ksrv.model.spec import ModelSpec, TensorSpec
 from ksrv.request import Array
@@ -60,15 +61,10 @@ class TextEncoder(BaseHandler):
         folder = folder_of(context.model_file, context.model_dir)
         given = (folder_parameters(folder) if folder else {}) | context.parameters
         self.prompt, self.lower = str(given.get("prompt", "")), given.get("lower") is True
-        self.pooling = _one_of("pooling", given.get("pooling", "mean"), POOLING)
-        self.activation = _one_of("activation", given.get("activation", "sigmoid"), ACTIVATIONS)
-        self.normalize = given.get("normalize", True)
-        if not isinstance(self.normalize, bool):
-            raise ValueError(f"parameters.normalize is true or false, not {self.normalize!r}")
-        most = given.get("max_tokens", MOST_TOKENS)
-        if type(most) is not int or most < 1:
-            raise ValueError(f"parameters.max_tokens is a positive whole number, not {most!r}")
-        self.most_tokens = most
+        self.pooling = parameter(given, "pooling", "mean", POOLING)
+        self.activation = parameter(given, "activation", "sigmoid", ACTIVATIONS)
+        self.normalize = parameter(given, "normalize", True)
+        self.most_tokens = most = parameter(given, "max_tokens", MOST_TOKENS)
         name = str(given.get("tokenizer", "tokenizer.json"))
         path = folder / name if folder and "tokenizer" not in given else context.file(name)
         self.tokenizer = _tokenizer(path, most)
@@ -177,12 +173,6 @@ class TextEncoder(BaseHandler):
             return highest
         pooled: Array = (answer * weights).sum(axis=1) / np.maximum(weights.sum(axis=1), 1e-9)
         return pooled
-
-
-def _one_of(name: str, value: object, known: Sequence[str]) -> str:
-    if value not in known:
-        raise ValueError(f"parameters.{name} is one of {', '.join(known)}, not {value!r}")
-    return str(value)
 
 
 def _tokenizer(path: Path, most: int) -> Any:

@@ -9,9 +9,10 @@ from dataclasses import replace
 from typing import Any
 
 from ksrv.handlers.base import BaseHandler
-from ksrv.handlers.context import Context
 from ksrv.handlers.declared.declarations import declared_tensors, is_default
+from ksrv.handlers.handler_context import HandlerContext
 from ksrv.handlers.imports.folder_modules import HandlerError
+from ksrv.handlers.postprocess.steps import Steps
 from ksrv.loaders.loaded import LoadedModel, ModelLoadError
 from ksrv.model.fault import Fault
 from ksrv.model.input_rules import with_lengths
@@ -64,7 +65,31 @@ def _without_rows(tensor: TensorSpec) -> TensorSpec:
     return replace(tensor, shape=tensor.shape[1:], lengths=tensor.lengths[1:])
 
 
-def complete_spec(handler: Any, context: Context) -> ModelSpec:
+def add_steps(handler: Any, context: HandlerContext) -> None:
+    """Make the steps of `postprocess:` the stage `postprocess` of a handler.
+
+    Raises:
+        HandlerError: The handler has such a stage.
+        Fault: See `Steps`.
+    """
+    config = context.config
+    if not config.postprocess:
+        return
+    if not all(is_default(handler, stage) for stage in ("postprocess", "handle")):
+        raise HandlerError(
+            f"postprocess: is for handlers that keep this stage and handle; {type(handler).__name__} does not"
+        )
+    context.steps = Steps(
+        [step for one in config.postprocess for _, step in one.given],
+        context.labels,
+        context.model_name,
+        config.answered or [one.name for one in config.outputs],
+        takes_images=any(one.image is not None for one in context.spec.inputs),
+    )
+    handler.postprocess, context.passes_outputs = context.steps.run, False
+
+
+def complete_spec(handler: Any, context: HandlerContext) -> ModelSpec:
     """Return the declared spec, completed by the handler and the model file.
 
     Args:
@@ -82,10 +107,15 @@ def complete_spec(handler: Any, context: Context) -> ModelSpec:
     )
 
 
-def _completed(handler: Any, context: Context) -> ModelSpec:
-    spec, loaded = context.spec, context.loaded
+def _completed(handler: Any, context: HandlerContext) -> ModelSpec:
+    spec, loaded, steps = context.spec, context.loaded, context.steps
     if isinstance(handler, BaseHandler):
         spec = handler.declare(spec)
+    if steps is not None:
+        # The handler's code declares what its `inference` returns, and model.yaml what the steps make.
+        own = () if context.config.outputs else spec.outputs
+        made = steps.declare(own or (loaded.outputs if loaded is not None else ()))
+        spec = replace(spec, outputs=context.config.outputs or made)
     # Choosing a device may import torch. A handler that has not imported torch, and has no model file, uses the CPU.
     chosen = loaded is not None or context.config.device != "auto" or "torch" in sys.modules
     device = context.device if chosen else "cpu"

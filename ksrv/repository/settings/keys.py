@@ -42,6 +42,7 @@ from ksrv.model.config import (
     StateTensor,
     VersionPolicy,
 )
+from ksrv.model.postprocess import PostprocessStep, Step
 from ksrv.model.spec import (
     LARGEST_SIZE,
     AudioSpec,
@@ -243,6 +244,7 @@ if TYPE_CHECKING:
     AudioSection: TypeAlias = Section
     PadSection: TypeAlias = Section
     StateSection: TypeAlias = Section
+    StepSection: TypeAlias = Section
 else:
     ImageSection = section(
         "ImageSection",
@@ -257,6 +259,9 @@ else:
     AudioSection = section("AudioSection", AudioSpec)
     PadSection = section("PadSection", Padding)
     StateSection = section("StateSection", StateTensor)
+    for kind in Step.__subclasses__():
+        section(f"{kind.__name__}Section", kind)
+    StepSection = section("StepSection", PostprocessStep)
 
 
 class TensorSection(Section):
@@ -306,5 +311,6 @@ ModelKeys = section(
     inputs=list[InputSection],
     outputs=list[OutputSection | Text],
     state=list[StateSection],
+    postprocess=list[StepSection],
 )
 """The keys of model.yaml."""

@@ -10,12 +10,13 @@ MAX_BYTES = 64 * 1024 * 1024
 MAX_LABELS = 1_000_000
 
 
-def read_labels(path: Path, key: KeyPath) -> tuple[str, ...]:
+def read_labels(path: Path, key: KeyPath, *, alphabet: bool = False) -> tuple[str, ...]:
     """Return the labels of a file by class index.
 
     Args:
         path: A `.json` file, or a text file with one label on each line.
         key: The key that names the file.
+        alphabet: Whether the labels are characters, one of which may be a blank.
 
     Returns:
         The labels. The label of an index that the file leaves out is the number.
@@ -24,15 +25,17 @@ def read_labels(path: Path, key: KeyPath) -> tuple[str, ...]:
         Fault: The file cannot be read or has another structure.
     """
     try:
-        return _read(path)
+        return _read(path, alphabet=alphabet)
     except (OSError, RecursionError, ValueError) as error:
         raise Fault(key, f"{path.name}: the label file cannot be used: {error}") from None
 
 
-def _read(path: Path) -> tuple[str, ...]:
+def _read(path: Path, *, alphabet: bool) -> tuple[str, ...]:
     if path.stat().st_size > MAX_BYTES:
         raise ValueError(f"it is longer than {MAX_BYTES} bytes")
     text = path.read_text("utf-8-sig")
+    if alphabet:
+        return tuple(text.removesuffix("\n").split("\n"))
     if path.suffix != ".json":
         return tuple(line.strip() for line in text.splitlines() if line.strip())
     value = json.loads(text)

@@ -11,6 +11,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from msgspec import structs
+
 from ksrv.errors import LEADS_OUT, did_you_mean
 from ksrv.model.compile_plan import read_plan
 from ksrv.model.config import (
@@ -22,6 +24,7 @@ from ksrv.model.config import (
 )
 from ksrv.model.fault import Fault
 from ksrv.model.input_rules import default_image, with_lengths
+from ksrv.model.postprocess import Ctc, Nms, PostprocessStep, problems
 from ksrv.model.sounds import audio_problem
 from ksrv.model.spec import AudioSpec, Padding, SequenceLimits, TensorSpec, file_problem, whole
 from ksrv.repository.settings.image_section import read_image, read_output_image
@@ -174,10 +177,34 @@ def read_settings(keys: Any, files: ModelFiles, given: tuple[str, ...]) -> Model
         _check_portable(settings.get(name), (name,))
     # Only to raise for a wrong form: `ksrv/handlers/compile.py` reads the section again.
     read_plan(settings.get("pt2"))
+    if "postprocess" in settings:
+        steps = enumerate(settings["postprocess"])
+        settings["postprocess"] = tuple(_step(index, step, files) for index, step in steps)
     settings["version_policy"] = read_version_policy(keys.version_policy)
-    return ModelConfig(
-        inputs=inputs, outputs=outputs, served_outputs=served, given=given, **settings
-    )
+    settings["answered" if keys.postprocess else "served_outputs"] = served
+    return ModelConfig(inputs=inputs, outputs=outputs, given=given, **settings)
+
+
+def _step(index: int, written: PostprocessStep, files: ModelFiles) -> PostprocessStep:
+    """Return a checked step of `postprocess:` with the path of its file, or with the characters of its alphabet."""
+    path = ("postprocess", index)
+    if len(written.given) != 1:
+        found = ", ".join(name for name, _ in written.given) or "none"
+        raise Fault(path, f"expected one name with keys, such as softmax: {{}}, found {found}")
+    [(name, step)] = written.given
+    for key, problem in problems(step):
+        raise Fault((*path, name, key), problem)
+    if isinstance(step, Nms) and step.anchors:
+        step = structs.replace(step, anchors=str(files.find("postprocess", step.anchors)))
+    if isinstance(step, Ctc):
+        alphabet = str(step.alphabet)
+        if alphabet.endswith(".txt"):
+            file = files.find("postprocess", alphabet)
+            step = structs.replace(
+                step, alphabet=read_labels(file, (*path, name, "alphabet"), alphabet=True)
+            )
+        step = structs.replace(step, alphabet=tuple(step.alphabet))
+    return structs.replace(written, **{name: step})
 
 
 def _calling_settings(keys: Any, settings: Mapping[str, Any]) -> dict[str, Any]:

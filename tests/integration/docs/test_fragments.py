@@ -130,6 +130,55 @@ def test_the_detector_of_the_page_answers_boxes_of_the_picture(tmp_path):
     assert got["boxes"].tolist() == [[[320, 40, 640, 320]], [[160, 200, 320, 480]]]
 
 
+def test_the_yolo_of_the_page_answers_labelled_boxes_of_the_picture(tmp_path):
+    settings = blocks_of(ROOT / "docs/postprocess.md")[0].text
+    (tmp_path / "model.yaml").write_text(settings)
+    (tmp_path / "coco.txt").write_text("person\nbicycle\n")
+    write_graph(
+        tmp_path / "yolo11n.onnx",
+        [
+            ("ReduceMean", ["images"], ["mean"], {"axes": [1, 2, 3], "keepdims": 0}),
+            ("Mul", ["mean", "zero"], ["zeros"], {}),
+            ("Reshape", ["zeros", "column"], ["rows"], {}),
+            ("Add", ["rows", "found"], ["output0"], {}),
+        ],
+        {"images": ("FP32", ("N", 3, 640, 640))},
+        {"output0": ("FP32", ("N", 6, 2))},
+        {
+            "zero": np.float32(0),
+            "column": np.array([-1, 1, 1]),
+            "found": np.float32([[480, 340, 320, 280, 0.1, 0.9], [478, 340, 320, 280, 0.2, 0.8]]).T[None],
+        },
+    )  # fmt: skip
+    with load(tmp_path) as model:
+        got = model.infer({"images": [files.jpeg(320, 640), files.jpeg(640, 320)]})
+    assert got["boxes"].tolist() == [[[320, 40, 640, 320]], [[160, 200, 320, 480]]]
+    assert got["label"].tolist() == [[b"bicycle"], [b"bicycle"]]
+    assert got["count"].tolist() == [1, 1]
+
+
+@pytest.mark.parametrize(
+    ("number", "name", "shape", "made"),
+    [
+        (1, "scores", (100,), ["class", "score", "label"]),
+        (2, "scores", (100,), ["class", "score", "label", "count"]),
+        (3, "characters", (10, 4), ["text", "score"]),
+        (4, "alpha", (8, 8), ["alpha"]),
+    ],
+)
+def test_the_other_steps_of_the_page_are_served(tmp_path, number, name, shape, made):
+    steps = blocks_of(ROOT / "docs/postprocess.md")[number].text
+    (tmp_path / "ppocr_keys_v1.txt").write_text("a\nb\n \n")
+    (tmp_path / "labels.txt").write_text("\n".join(map(str, range(100))))
+    (tmp_path / "model.yaml").write_text(f"model: m.onnx\nlabels: labels.txt\n{steps}")
+    tensor = ("FP32", ("N", *shape))
+    write_graph(
+        tmp_path / "m.onnx", [("Identity", ["x"], [name], {})], {"x": tensor}, {name: tensor}
+    )
+    with load(tmp_path) as model:
+        assert list(model.infer({"x": np.ones((2, *shape), np.float32)})) == made
+
+
 def test_the_settings_of_devices_are_those_of_a_model():
     [settings] = [
         block for block in blocks_of(ROOT / "docs/devices.md") if block.language == "yaml"

@@ -11,6 +11,7 @@ from ksrv.dialects.torchserve.archive.keys import UnpackedKeys
 from ksrv.handlers.batch import Batch
 from ksrv.handlers.context import Context
 from ksrv.model.config import Cache, JoinPolicy, Recording, StateTensor
+from ksrv.model.postprocess import PostprocessStep, Step
 from ksrv.model.spec import AudioSpec, ImageSpec, Padding, SequenceLimits
 from ksrv.repository.model_yaml import load_model_config
 from ksrv.repository.settings.keys import ModelKeys
@@ -62,6 +63,14 @@ def test_the_keys_of_a_section_are_documented(section):
     shown = yaml.safe_load(SETTINGS)[section]
     [shown] = shown if isinstance(shown, list) else [shown]
     assert set(shown) == keys_of(SECTIONS[section]) - {"datatype"}
+
+
+def test_the_steps_of_postprocess_and_their_keys_are_documented():
+    text = (ROOT / "docs/postprocess.md").read_text()
+    first = re.findall(r"^\| `(\w+)`(?:, `\w+`)* \|", text, re.MULTILINE)
+    formats = {"xyxy", "cxcywh", "yolo", "yolov5", "ssd"}
+    keys = {key for kind in Step.__subclasses__() for key in kind.__struct_fields__}
+    assert set(first) == keys | set(PostprocessStep.__struct_fields__) | formats
 
 
 def test_the_keys_beside_torchserve_are_documented():

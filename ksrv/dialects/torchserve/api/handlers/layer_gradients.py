@@ -7,8 +7,8 @@ output for the given text, in 50 steps as in captum. Forward hooks read the laye
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from ksrv.handlers.builtin import ranking
 from ksrv.handlers.builtin.integrated_gradients import quadrature
+from ksrv.handlers.postprocess.scores import primary_output
 
 if TYPE_CHECKING:
     import torch
@@ -59,7 +59,7 @@ def layer_integrated_gradients(
         # A hook that returns a value replaces the layer's output.
         hook = layer.register_forward_hook(lambda module, inputs, output, value=scaled: value)
         try:
-            chosen = ranking.primary_output(model(tokens))[:, target].sum()
+            chosen = primary_output(model(tokens))[:, target].sum()
         finally:
             hook.remove()
         [gradient] = torch.autograd.grad(chosen, scaled)

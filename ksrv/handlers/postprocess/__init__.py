@@ -1,0 +1,1 @@
+"""The steps of `postprocess:` in model.yaml: scores, boxes, texts and masks."""
