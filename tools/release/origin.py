@@ -32,8 +32,6 @@ def package_of(file: Path) -> Package | None:
     """Return the package of the system that a file is of."""
     from whichprovides import whichprovides
 
-    # Debian moved / into /usr, and some packages list their files where they were.
-    for path in (str(file), str(file).removeprefix("/usr")):
-        for provided in whichprovides([path]).values():
-            return Package(provided.package_version, provided.purl)
+    for provided in whichprovides([str(file)]).values():
+        return Package(provided.package_version, provided.purl)
     return None
