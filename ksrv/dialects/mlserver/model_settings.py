@@ -14,6 +14,7 @@ import msgspec
 from msgspec import Meta
 
 from ksrv._native.tensor.datatype import NAMES
+from ksrv.dialects.mlflow.folder import MlflowFolders
 from ksrv.dialects.openvino.json_document import read_json
 from ksrv.errors import did_you_mean
 from ksrv.model.config import JoinPolicy, ModelConfig, ModelSource
@@ -29,8 +30,7 @@ SETTINGS_NAME = "model-settings.json"
 PREFIX = "MLSERVER_MODEL_"
 """The beginning of the variables for a model; MLSERVER_ begins those for the server."""
 MLFLOW = "mlserver_mlflow."
-LOADS_CODE = ("mlserver_sklearn.", MLFLOW)
-"""Runtimes whose files are pickles, or name the code that loads them."""
+"""The package of the runtime for MLflow's folders, which `ksrv.dialects.mlflow` serves."""
 
 _VERSION = {"expected": "1 to 64 letters, digits, '.', '_', '+' and '-'"}
 _CLASS = {"expected": "MODULE.CLASS, such as models.MyModel"}
@@ -112,8 +112,9 @@ def read_model(path: Path, name: str, call_config: str | None = None) -> ModelEn
         known = {name: parameters.get(name) for name in ParameterKeys.__struct_fields__}
         found = document.convert(ParameterKeys, known, ("parameters",))
         _check_files(keys, found, root)
-    if name == path.resolve().name:  # else it is --model-name
-        name = keys.name or name
+    name = keys.name or name if name == path.resolve().name else name  # else it is --model-name
+    if keys.implementation.startswith(MLFLOW):
+        return MlflowFolders().read(root / str(found.uri), name)
     workers = server.parallel_workers if keys.parallel_workers is None else keys.parallel_workers
     report.applied["implementation"] = f"{keys.implementation}; parallel_workers: {workers}"
     batching = _batching(keys, report)
@@ -191,15 +192,14 @@ def _check_files(keys: ModelKeys, parameters: ParameterKeys, root: Path) -> None
     """Refuse a missing file, and a file that runs code unless the settings trust it."""
     uri, runtime = str(parameters.uri), keys.implementation
     if parameters.environment_tarball:
-        remedy = "is not unpacked; unpack it, and name the folder in environment_path"
+        remedy = "unpack it, and name its folder in environment_path"
         raise Fault(("parameters", "environment_tarball"), remedy)
     if runtime.startswith("mlserver_") and "://" not in uri and not (root / uri).exists():
         hint = did_you_mean(Path(uri).name, (one.name for one in root.iterdir()))
         raise Fault(("parameters", "uri"), f"{root / uri} does not exist{hint}")
-    if runtime.startswith(LOADS_CODE) and keys.trust is None and not uri.endswith(".skops"):
+    if keys.trust is None and runtime.startswith("mlserver_sklearn.") and ".skops" not in uri:
         raise Fault(
             ("trust",),
-            f"{runtime} loads a pickle or a model that names its code, which may run any code. If you trust the origin of "
-            f'the files, write "trust": "pickle" into {SETTINGS_NAME}, or set {PREFIX}TRUST=pickle; or save a model of '
-            f"scikit-learn with skops",
+            f'{runtime} loads a pickle, which may run any code. If you trust its origin, write "trust": "pickle" into '
+            f"{SETTINGS_NAME}, or set {PREFIX}TRUST=pickle; or save the model with skops",
         )

@@ -149,6 +149,19 @@ def test_other_parameters_reach_the_runtime(tmp_path):
     assert given["inputs"] == [{"name": "x", "datatype": "BYTES", "shape": [-1], "parameters": {}}]
 
 
+def test_MLflows_folder_is_served_by_its_dialect(tmp_path):
+    (tmp_path / "mlruns").mkdir()
+    (tmp_path / "mlruns" / "MLmodel").write_text(
+        "flavors:\n  python_function: {loader_module: mlflow.xgboost}\n"
+    )
+    settings = {"name": "wine", "parameters": {"uri": "./mlruns"}}
+    entry = entry_of(tmp_path, implementation="mlserver_mlflow.MLflowRuntime", **settings)
+    assert (entry.name, entry.error) == ("wine", None)
+    [source] = entry.versions.values()
+    assert source.error is None
+    assert "mlflow" in source.config.runner
+
+
 SKLEARN = "mlserver_sklearn.SKLearnModel"
 
 
@@ -174,7 +187,7 @@ SKLEARN = "mlserver_sklearn.SKLearnModel"
         ),
         (
             {"implementation": "m.M", "parameters": {"environment_tarball": "env.tar.gz"}},
-            "model-settings.json, line 1: parameters.environment_tarball: is not unpacked; unpack it, and name the folder in "
+            "model-settings.json, line 1: parameters.environment_tarball: unpack it, and name its folder in "
             "environment_path",
         ),
         (
@@ -183,9 +196,9 @@ SKLEARN = "mlserver_sklearn.SKLearnModel"
         ),
         (
             {"implementation": SKLEARN, "parameters": {"uri": "./iris.joblib"}},
-            "model-settings.json, line 1: trust: mlserver_sklearn.SKLearnModel loads a pickle or a model that names its code, "
-            'which may run any code. If you trust the origin of the files, write "trust": "pickle" into model-settings.json, '
-            "or set MLSERVER_MODEL_TRUST=pickle; or save a model of scikit-learn with skops",
+            "model-settings.json, line 1: trust: mlserver_sklearn.SKLearnModel loads a pickle, which may run any code. If you "
+            'trust its origin, write "trust": "pickle" into model-settings.json, or set MLSERVER_MODEL_TRUST=pickle; or save '
+            "the model with skops",
         ),
     ],
 )  # fmt: skip
