@@ -8,10 +8,11 @@ from typing import Any
 
 import numpy as np
 import orjson
+import pydantic
 
 from ksrv.dialects.mlserver.api import types as own_types
 from ksrv.dialects.mlserver.api.codecs import as_list, encode_str
-from ksrv.errors import HandlerFailed, InvalidRequest, quote
+from ksrv.errors import HandlerFailed, InvalidRequest
 from ksrv.model.datatypes import DTYPES
 from ksrv.model.spec import TensorSpec
 from ksrv.request import Element, ExecutorInputs, Parameter, RequestPart, Tensor
@@ -35,14 +36,11 @@ def request_message(
         types: `mlserver.types`, or ksrv's stand-in for it.
 
     Raises:
-        InvalidRequest: MLServer has no datatype of this name.
+        InvalidRequest: A datatype or a parameter has no place in MLServer's messages.
     """
     headers, tensors = dict(request.headers), []
     is_json = "host" in headers and "inference-header-content-length" not in headers
     for name, tensor in inputs.tensors.items():
-        if tensor.datatype not in (known := types.Datatype.__members__):
-            found = f"the input {quote(name)} is {tensor.datatype}, which MLServer does not have"
-            raise InvalidRequest(f"{found}; expected one of {', '.join(known)}")
         part = tensor if rows is None else tensor.rows(rows.start, rows.stop)
         given = request.input_parameters.get(name)
         data = _data(part, is_json, given)
@@ -51,12 +49,13 @@ def request_message(
         facts = {"name": name, "shape": list(part.shape), "datatype": part.datatype, "data": data}
         tensors.append(facts | {"parameters": given and dict(given)})
     outputs = [{"name": n, "parameters": request.output_parameters.get(n)} for n in request.outputs]
-    return types.InferenceRequest(
-        id=request.id or str(uuid.uuid4()),
-        parameters={**request.parameters, "headers": headers},
-        inputs=tensors,
-        outputs=outputs or None,
-    )
+    facts = {"id": request.id or str(uuid.uuid4()), "inputs": tensors, "outputs": outputs or None}
+    parameters = {**request.parameters, "headers": headers}
+    try:
+        return types.InferenceRequest(**facts, parameters=parameters)
+    except pydantic.ValidationError as error:
+        fault = error.errors()[0]
+        raise InvalidRequest(f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}") from None
 
 
 def _data(tensor: Tensor, is_json: bool, given: Any) -> Any:

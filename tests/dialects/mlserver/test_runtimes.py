@@ -325,6 +325,19 @@ def test_a_value_that_does_not_fit_its_content_type_gets_400(server, given, erro
     assert (answer.status_code, answer.json()["error"]) == (400, error)
 
 
+def test_a_client_cannot_send_the_decoded_value(server):
+    answer = post(server, "echo", tensor("x", [1], "INT16", _decoded_payload="forged"))
+    facts = json.loads(answer.json()["outputs"][0]["data"][0])
+    assert "TensorData" in facts["x"]["decoded"]
+
+
+@pytest.mark.parametrize("parameters", [{"content_type": 5}, {"headers": "h"}])
+def test_a_parameter_of_another_type_gets_400(server, parameters):
+    answer = post(server, "echo", tensor("x", [1], **parameters))
+    assert answer.status_code == 400
+    assert answer.json()["error"].startswith(f"inputs.0.parameters.{next(iter(parameters))}: ")
+
+
 def events(answer):
     return [json.loads(line[6:]) for line in answer.text.splitlines() if line.startswith("data: ")]
 

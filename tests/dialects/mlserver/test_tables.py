@@ -179,13 +179,17 @@ def test_predict_fn_names_the_default_output(server, models):
 @pytest.mark.parametrize(
     ("model", "inputs", "fields", "error"),
     [
-        ("linear", [rows()], {"outputs": ["label"]}, "the model linear has no output 'label'; it has predict, predict_proba"),
-        ("booster", [rows()], {"outputs": ["label"]}, "the model booster has no output 'label'; it has predict"),
+        ("linear", [rows()], {"outputs": ["label"]}, "no output 'label'; expected predict, predict_proba"),
+        ("booster", [rows()], {"outputs": ["label"]}, "no output 'label'; expected predict"),
         ("linear", [rows(), {**rows(), "name": "y"}], {},
          "the content type 'np' takes one input, and the request has 2; a table with a column in each input has the content "
          "type 'pd'"),
         ("linear", [rows(ROWS[:2, :3])], {}, "predict refuses the inputs: X has 3 features, but LogisticRegression is "
          "expecting 4 features as input"),
+        ("light", [rows(ROWS[:2, :3])], {}, "predict refuses the inputs: The number of features in data (3) is not the same"),
+        ("cat", [rows(ROWS[:2, :3])], {}, "predict refuses the inputs: "),
+        ("booster", [rows(ROWS[:2, :3])], {}, "predict refuses the inputs: "),
+        ("linear", [{**rows(), "parameters": {"content_type": 5}}], {}, "inputs.0.parameters.content_type: Input should be a valid string"),
         ("pipeline", COLUMNS[:1], {"parameters": {"content_type": "pd"}},
          "predict refuses the inputs: columns are missing: {'op'}"),
         ("pipeline", [COLUMNS[0], {**COLUMNS[1], "shape": [1], "data": ["-"]}], {"parameters": {"content_type": "pd"}},

@@ -127,13 +127,14 @@ def inject_batch_dimension(shape: list[int]) -> list[int]:
 
 def has_decoded(parametrised_obj: Any) -> bool:
     """Tell whether a request or an input has been decoded."""
-    return hasattr(parametrised_obj.parameters, DecodedParameterName)
+    # A client's parameter of this name is not in `vars`.
+    return DecodedParameterName in vars(parametrised_obj.parameters or parametrised_obj)
 
 
 def get_decoded_or_raw(parametrised_obj: Any) -> Any:
     """Return the decoded value of a request or an input; without one, the request or the input's data."""
     raw = getattr(parametrised_obj, "data", parametrised_obj)
-    return getattr(parametrised_obj.parameters, DecodedParameterName, raw)
+    return vars(parametrised_obj.parameters or parametrised_obj).get(DecodedParameterName, raw)
 
 
 def _save(parametrised_obj: Any, decoded: Any) -> Any:

@@ -20,16 +20,17 @@ class TableRuntime(MLModel):
         library: The library that reads the file.
         files: The names under which the file is found in a folder.
         served: The outputs that a client may ask for: methods of the model.
+        refusals: The errors of the library for inputs that do not fit.
     """
 
     library = ""
     files: tuple[str, ...] = ()
     served: tuple[str, ...] = ("predict",)
+    refusals: tuple[type[Exception], ...] = (ValueError, TypeError, KeyError)
 
     async def load(self) -> bool:
         """See `MLModel`."""
-        path = Path(await get_model_uri(self.settings, self.files))
-        if path.is_dir():
+        if (path := Path(await get_model_uri(self.settings, self.files))).is_dir():
             names = " or ".join(self.files)
             raise FileNotFoundError(f"{path} has no {names}; name the file in parameters.uri")
         trusted = getattr(self.settings.parameters, "trust", None) == "pickle"
@@ -39,7 +40,9 @@ class TableRuntime(MLModel):
 
     def read(self, path: Path, *, trusted: bool) -> Any:
         """Return the object in a file whose methods are called."""
-        return load_table_model(path, self.library, trusted=trusted).estimator
+        loaded = load_table_model(path, self.library, trusted=trusted)
+        self.refusals += loaded.predictor.refusals
+        return loaded.estimator
 
     async def predict(self, payload: t.InferenceRequest) -> t.InferenceResponse:
         """See `MLModel`."""
@@ -48,14 +51,13 @@ class TableRuntime(MLModel):
         known = [name for name in self.served if hasattr(self._model, name)]
         for each in wanted:
             if each.name not in known:
-                found = f"the model {self.name} has no output {each.name!r}"
-                raise t.InferenceError(f"{found}; it has {', '.join(known)}")
+                raise t.InferenceError(f"no output {each.name!r}; expected {', '.join(known)}")
         table = self.decode_request(payload, default_codec=NumpyRequestCodec)
         outputs: list[t.ResponseOutput] = []
         for each in wanted:
             try:
                 values = getattr(self._model, each.name)(table)
-            except (ValueError, TypeError, KeyError) as error:
+            except self.refusals as error:
                 raise t.InferenceError(f"{each.name} refuses the inputs: {error}") from error
             if PandasCodec.can_encode(values):
                 outputs += PandasCodec.encode_outputs(values)
