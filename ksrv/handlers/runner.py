@@ -86,7 +86,8 @@ def make_runner(
     try:
         make = getattr(import_module(module), name)
     except (ImportError, AttributeError) as error:
-        raise HandlerLoadError(f"the runner {named} cannot be imported: {error}") from error
+        remedy = f"; pip install {error.name}" if isinstance(error, ModuleNotFoundError) else ""
+        raise HandlerLoadError(f"the runner {named} cannot be imported: {error}{remedy}") from error
     runner: Runner = make(source, instance=instance, threads=threads, emit=emit)
     return runner
 

@@ -8,6 +8,8 @@ import pytest
 import requests
 
 from ksrv.dialects.registry import BUILT_IN, load_dialects
+from ksrv.handlers.runner import HandlerLoadError, make_runner
+from ksrv.model.config import ModelConfig, ModelSource
 from ksrv.server.settings import SettingsError
 from ksrv.testing import Server, ServerFailed
 from tests.support.paths import ROOT
@@ -88,3 +90,11 @@ def test_built_in_dialects_have_their_folders():
     assert [one.name for one in load_dialects()] == list(BUILT_IN)
     folders = {one.parent.name for one in (ROOT / "ksrv/dialects").glob("*/dialect.py")}
     assert folders == set(BUILT_IN)
+
+
+def test_a_runner_that_lacks_a_package_names_it(tmp_path):
+    config = ModelConfig(runner="no_such_package.runner:Runner")
+    source = ModelSource(name="m", version="", folder=tmp_path, root=tmp_path, config=config)
+    expected = "the runner no_such_package.runner:Runner cannot be imported: No module named 'no_such_package'; pip install"
+    with pytest.raises(HandlerLoadError, match=f"{expected} no_such_package"):
+        make_runner(source)
