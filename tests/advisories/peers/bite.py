@@ -175,6 +175,9 @@ PEERS = [
     Peer("CVE-2025-14279", "mlflow==3.4.0", "3.5.0", "mlflow", accepts,
          lambda _: request("/api/2.0/mlflow/experiments/search?max_results=1", "Connection: close", method="GET")
          .replace(b"Host: localhost", b"Host: evil.example")),
+    Peer("CVE-2024-47165", "gradio==4.43.0 pydantic==2.10.6 huggingface-hub<0.26", "5.0.0", "gradio",
+         lambda outcome: b"access-control-allow-origin: null" in (outcome.reply or b"").lower(),
+         lambda _: request("/config", "Origin: null", "Connection: close", method="GET")),
 ]  # fmt: skip
 
 

@@ -152,4 +152,10 @@ os.execvp("torchserve", ["torchserve", "--start", "--foreground", "--ncs", "--mo
 import os, sys
 os.execv(sys.executable, [sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", sys.argv[1], "--workers", "1"])
 """,
+    "gradio": """
+import os, sys
+os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"
+import gradio
+gradio.Interface(lambda x: x, "text", "text").launch(server_name="127.0.0.1", server_port=int(sys.argv[1]))
+""",
 }
