@@ -384,7 +384,7 @@ fuzz: ## drive the native parsers with libFuzzer, FUZZ_SECONDS each; needs clang
 		tail -8 build/fuzz/$$name.log; \
 	done
 
-.PHONY: release test-release
+.PHONY: release test-release image
 
 # A wheel for each Python that this machine has; .ci/bare does it in a Debian that has another. Files of one commit are
 # the same again on an equal machine.
@@ -407,6 +407,9 @@ test-release: $(VENV)/.release ## the files in dist/; then verify them, install 
 	KSRV_RELEASE=dist $(BIN)/python -m pytest tests/unit/release tests/integration/deploy/test_built_release.py
 	BARE_ROOT=$${BARE_ROOT:-build/bare-wheel} BARE_PACKAGES='python3 python3-venv curl openssl' BARE_FILES=dist \
 		BARE_COMMAND='python3 /root/ksrv/tools/release/first_minutes.py /root/dist /root/ksrv/README.md' .ci/bare /root/ksrv/SECURITY.md
+
+image: ## the container, built without Docker and tried as a user on a read-only root: dist/ksrv-VERSION.docker.tar; needs root and buildah; IMAGE_BASE=debian needs no registry
+	tools/release/image.sh $(VERSION)
 
 # The same builder with the image's Pythons. Its libnghttp2 is too old, so a newer one is compiled.
 MANYLINUX ?= quay.io/pypa/manylinux_2_28_$(shell uname -m)
