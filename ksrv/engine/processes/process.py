@@ -395,7 +395,7 @@ class ProcessExecutor:
 
     def _take_event(self, frame: Frame) -> None:
         if frame.kind == MessageType.LOG:
-            self._log.record(messages.load(LogMessage, frame))
+            self._log.log_record(messages.load(LogMessage, frame))
         elif frame.kind == MessageType.METRIC:
             record = messages.load(MetricRecord, frame)
             if record.kind == "counter" and record.value < 0:
@@ -411,7 +411,7 @@ class ProcessExecutor:
         """Wake a waiting `run`, count the end for the backoff, and run the callbacks. Called by the watching thread."""
         loaded = self._batches is not None
         if not self._closing.is_set():
-            self._log.say(logging.ERROR, f"the process {ending}")
+            self._log.log_note(logging.ERROR, f"the process {ending}")
         link.shutdown()
         if loaded and not self._closing.is_set():
             ring = self._ring

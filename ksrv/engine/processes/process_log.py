@@ -17,12 +17,13 @@ from ksrv.observe.log_text import TRACEBACK_INDENT
 LOGGER = logging.getLogger("ksrv.handler")
 
 LINE_BYTES = 8 * 1024
-"""Longer lines are cut into several."""
+"""Longer lines are logged in pieces of this size, each as a line."""
 LINES_PER_SECOND = 200
 BURST_LINES = 2000
 """How many lines may be logged at once, after a time without lines."""
-REQUEST_ID_BYTES = 128
-"""Longer request ids are cut."""
+LOGGER_NAME_CHARACTERS = 256
+REQUEST_ID_CHARACTERS = 128
+"""The rest of a longer request id is left out."""
 
 
 class ProcessLog:
@@ -38,52 +39,56 @@ class ProcessLog:
         self._label = label_of(self._fields)
         self._tokens = float(BURST_LINES)
         self._filled = time.monotonic()
-        self._dropped = 0
+        self._left_out = 0
 
     def started(self, pid: int) -> None:
         """Note the process id of a new process."""
         self._fields["handler_pid"] = pid
 
-    def say(self, level: int, text: str) -> None:
+    def log_note(self, level: int, text: str) -> None:
         """Log something about the process."""
         self._emit(LOGGER.name, level, text)
 
-    def line(self, level: int, text: str) -> None:
+    def log_line(self, level: int, text: str) -> None:
         """Log a line that the process wrote, unless there are too many."""
         if self._allowed():
             self._emit(LOGGER.name, level, text)
 
-    def record(self, note: LogMessage) -> None:
+    def log_record(self, note: LogMessage) -> None:
         """Log a record of the process's logging, unless there are too many."""
         level = min(max(note.level, logging.DEBUG), logging.CRITICAL)
         if self._allowed():
-            text, *trace = note.message.split("\n")
-            below = "\n".join(line.removeprefix(TRACEBACK_INDENT) for line in trace)
-            ids = [one[:REQUEST_ID_BYTES] for one in note.request_ids[:SHOWN_IDS]]
+            text, *more = note.message.split("\n")
+            # The formatter indents these lines again.
+            more_lines = "\n".join(line.removeprefix(TRACEBACK_INDENT) for line in more)
+            shown = note.request_ids[:SHOWN_IDS]
+            ids = [request_id[:REQUEST_ID_CHARACTERS] for request_id in shown]
             fields = self._fields | {"request_ids": ids} if ids else self._fields
-            self._emit(note.name[:256], level, text, below, fields)
+            self._emit(note.name[:LOGGER_NAME_CHARACTERS], level, text, more_lines, fields)
 
     def _allowed(self) -> bool:
-        """Take a token for a line; count the line as dropped if no token is left."""
+        """Take a token for a line, and log how many lines were left out before it. Without a token, count the line as
+        left out.
+        """
         now = time.monotonic()
         self._tokens = min(BURST_LINES, self._tokens + (now - self._filled) * LINES_PER_SECOND)
         self._filled = now
         if self._tokens < 1:
-            self._dropped += 1
+            self._left_out += 1
             return False
         self._tokens -= 1
-        if self._dropped:
+        if self._left_out:
             self.flush()
         return True
 
     def flush(self) -> None:
         """Log how many lines were left out since the last time."""
-        if self._dropped:
-            dropped, self._dropped = self._dropped, 0
+        if self._left_out:
+            left_out, self._left_out = self._left_out, 0
             self._emit(
                 LOGGER.name,
                 logging.WARNING,
-                f"{dropped} lines were left out, because the handler wrote more than"
+                f"{left_out} lines were left out, because the handler wrote more than"
                 f" {LINES_PER_SECOND} a second",
             )
 
@@ -92,7 +97,7 @@ class ProcessLog:
         name: str,
         level: int,
         text: str,
-        trace: str = "",
+        more_lines: str = "",
         fields: dict[str, Any] | None = None,
     ) -> None:
         if not LOGGER.isEnabledFor(level):
@@ -107,7 +112,7 @@ class ProcessLog:
             None,
             extra=fields or self._fields,
         )
-        record.exc_text = trace or None
+        record.exc_text = more_lines or None  # The formatter writes it below the message.
         LOGGER.handle(record)
 
 
@@ -120,22 +125,21 @@ class LineSplitter:
         self._rest = b""
 
     def feed(self, data: bytes) -> None:
-        """Log the lines that `data` completes."""
+        """Log the lines that `data` completes, and the complete pieces of a longer line."""
         *lines, rest = (self._rest + data).split(b"\n")
-        while len(rest) > LINE_BYTES:
-            lines.append(rest[:LINE_BYTES])
-            rest = rest[LINE_BYTES:]
-        self._rest = rest
-        for line in lines:
+        cut = max(len(rest) - 1, 0) // LINE_BYTES * LINE_BYTES
+        self._rest = rest[cut:]
+        for line in (*lines, rest[:cut]):
             self._write(line)
 
     def finish(self) -> None:
         """Log the rest after the last line break."""
-        if self._rest:
-            self._write(self._rest)
-            self._rest = b""
+        self._write(self._rest)
+        self._rest = b""
 
     def _write(self, line: bytes) -> None:
-        text = line[:LINE_BYTES].decode("utf-8", "backslashreplace").rstrip()
-        if text:
-            self._log.line(self._level, text)
+        for start in range(0, len(line), LINE_BYTES):
+            piece = line[start : start + LINE_BYTES]
+            text = piece.decode("utf-8", "backslashreplace").rstrip()
+            if text:
+                self._log.log_line(self._level, text)

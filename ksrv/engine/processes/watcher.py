@@ -118,7 +118,7 @@ class HandlerProcess:
     def kill_because(self, why: str) -> None:
         """Kill the process, log the reason, and wait a short time for its end."""
         if self.ending is None:
-            self.log.say(logging.ERROR, f"the process is killed: {why}")
+            self.log.log_note(logging.ERROR, f"the process is killed: {why}")
             self.kill()
             self.wait(_EXIT_STATUS_WAIT_S)
 
@@ -229,7 +229,7 @@ class HandlerProcess:
         except (TimeoutError, ChannelClosed):
             return False
         except ChannelError as error:
-            self.log.say(logging.ERROR, f"its events are no longer read: {error}")
+            self.log.log_note(logging.ERROR, f"its events are no longer read: {error}")
             return False
         return True
 
