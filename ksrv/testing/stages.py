@@ -50,7 +50,7 @@ def batch(
         lengths: For each named length, the unpadded length of each request's rows.
 
     Raises:
-        ValueError: The inputs have different numbers of rows, or the requests do not add up to them.
+        ValueError: The inputs have different numbers of rows, or `rows` does not add up to that number.
     """
     tensors = {name: _tensor(name, value) for name, value in inputs.items()}
     counts = {name: tensor.shape[0] if tensor.shape else 0 for name, tensor in tensors.items()}

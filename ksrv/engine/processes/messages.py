@@ -295,7 +295,7 @@ def _tensors(written: list[TensorMessage], frame: Frame) -> list[Tensor]:
     try:
         return read_tensors(written, frame)
     except (ValueError, TypeError) as error:
-        raise ChannelError(f"the other side sent tensors that do not add up: {error}") from error
+        raise ChannelError(f"the other side sent malformed tensors: {error}") from error
 
 
 def pack_batch(batch: ExecutorInputs, link: Link) -> Packed:
@@ -321,7 +321,7 @@ def unpack_batch(frame: Frame, emitter: Emitter) -> tuple[ExecutorInputs, str]:
         emitter: The emitter of intermediate answers, for a batch with a client that streams.
 
     Raises:
-        ChannelError: The message does not add up.
+        ChannelError: The message is malformed.
     """
     note = load(RunMessage, frame)
     batch = ExecutorInputs(
@@ -418,7 +418,7 @@ def unpack_call(frame: Frame) -> tuple[int, InferRequest, bool]:
     """Return the number and the request of a CALL message, and whether intermediate answers are wanted.
 
     Raises:
-        ChannelError: The message does not add up.
+        ChannelError: The message is malformed.
     """
     note = load(CallMessage, frame)
     request = InferRequest(

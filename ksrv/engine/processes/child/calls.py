@@ -44,8 +44,8 @@ class WorkerCalls:
         self._has_receiver = False  # whether the thread of `_receive` runs
         self.always_receiving = False
         self.ring: ProcessRing | None = None
-        inbox.on(MessageType.RESULT, self._take_result)
-        inbox.on(MessageType.CALL_CHUNK, self._take_chunk)
+        inbox.on(MessageType.RESULT, self._handle_result)
+        inbox.on(MessageType.CALL_CHUNK, self._handle_chunk)
 
     def begin(self, batch: ExecutorInputs, batch_number: int) -> None:
         """Let a batch make calls."""
@@ -88,7 +88,7 @@ class WorkerCalls:
         call = self._submit(request, caller)
         if call is None:
             # The results may have arrived, and no thread has received them: a handler may call without waiting.
-            self._inbox.receive_waiting()
+            self._inbox.receive_arrived()
             call = self._submit(request, caller)
         if call is None:
             raise Overloaded(
@@ -130,7 +130,7 @@ class WorkerCalls:
             number = self.ring.begin_call(caller, self._drain)
         return messages.NO_BATCH if number is None and self.always_receiving else number
 
-    def _take_chunk(self, frame: Frame) -> None:
+    def _handle_chunk(self, frame: Frame) -> None:
         number, outputs = messages.unpack_answer(frame)
         with self._lock:  # the thread that sends a call adds it to `_open` under the same lock
             call = self._open.get(number)
@@ -141,7 +141,7 @@ class WorkerCalls:
         else:
             call.take_chunk(outputs)
 
-    def _take_result(self, frame: Frame) -> None:
+    def _handle_result(self, frame: Frame) -> None:
         number, outcome = messages.unpack_answer(frame)
         with self._lock:
             call = self._open.get(number)

@@ -1,7 +1,7 @@
 """Receives the messages of the worker, for all threads of a handler process.
 
 Results of calls and messages about clients are handled by the functions that `on` registers, on the thread that
-receives them. All other messages (batches, the end of sequences) are kept for the main thread.
+receives them. Messages without such a function, and those that a function passes to `keep`, wait for the main thread.
 """
 
 import logging
@@ -15,14 +15,14 @@ from ksrv.engine.processes.link import ChannelClosed, ChannelError, Frame, Link
 
 log = logging.getLogger("ksrv.handler")
 
-Take = Callable[[Frame], None]
+Handle = Callable[[Frame], None]
 
 
 class Inbox:
     """The messages of the worker on one link.
 
-    One of the waiting threads receives for all. So if only one thread waits, which is usual, it receives the message
-    that it waits for itself, and no other thread has to wake it.
+    One waiting thread at a time receives for all. Usually only one thread waits: it then receives its message without
+    being woken by another thread.
 
     Args:
         link: The link. Nothing else receives messages from it.
@@ -34,25 +34,25 @@ class Inbox:
         self._changed = Condition(self._lock)
         self._sleepers = 0  # threads that wait while another thread receives
         self._is_receiving = False
-        self._takers: dict[int, Take] = {}
+        self._handlers: dict[int, Handle] = {}
         self._frames: deque[Frame] = deque()
         self._failure: ChannelClosed | ChannelError | None = None
 
-    def on(self, kind: int, take: Take) -> None:
+    def on(self, kind: int, handle: Handle) -> None:
         """Register the function that handles each message of a kind, on the thread that receives it."""
-        self._takers[kind] = take
+        self._handlers[kind] = handle
 
-    def take(self) -> Frame:
+    def next_kept(self) -> Frame:
         """Wait for the next kept message. Only for the main thread.
 
         Raises:
             ChannelClosed: No message will come any more.
-            ChannelError: A message does not add up.
+            ChannelError: A message is malformed.
         """
         self.wait_for(lambda: bool(self._frames))
         return self._frames.popleft()
 
-    def take_kept(self) -> Frame | None:
+    def poll_kept(self) -> Frame | None:
         """Return the next kept message, or None if none has arrived. Only for the main thread."""
         return self._frames.popleft() if self._frames else None
 
@@ -60,14 +60,14 @@ class Inbox:
         """Receive messages, or wait while another thread does, until `ended` returns True.
 
         Args:
-            ended: The condition, called under the lock, and again after each message.
+            ended: The condition. Called with the lock held, first at once, then after each message.
 
         Returns:
             Whether the condition is true; False after `timeout_s` seconds.
 
         Raises:
             ChannelClosed: No message will come any more.
-            ChannelError: A message does not add up.
+            ChannelError: A message is malformed.
         """
         until = None if timeout_s is None else time.monotonic() + timeout_s
         with self._lock:
@@ -84,12 +84,12 @@ class Inbox:
                         self._receive_one(None if until is None else int(until * 1e9))
         return True
 
-    def receive_waiting(self) -> None:
+    def receive_arrived(self) -> None:
         """Receive the messages that have arrived, without waiting, unless another thread receives.
 
         Raises:
             ChannelClosed: No message will come any more.
-            ChannelError: A message does not add up.
+            ChannelError: A message is malformed.
         """
         with self._lock, suppress(TimeoutError):
             while not self._is_receiving and self._failure is None:
@@ -116,9 +116,9 @@ class Inbox:
             self._failure = error
         except Exception as error:
             # The message is lost, and a batch may wait for it forever. So all waits fail, and the process ends.
-            log.error("a message of the worker cannot be taken", exc_info=error)
+            log.error("a message of the worker cannot be handled", exc_info=error)
             self._failure = ChannelError(
-                f"a message of the worker cannot be taken: {type(error).__name__}"
+                f"a message of the worker cannot be handled: {type(error).__name__}"
             )
         finally:
             self._lock.acquire()
@@ -128,14 +128,10 @@ class Inbox:
 
     def _receive(self, deadline_ns: int | None) -> None:
         frame = self._link.receive(deadline_ns)
-        take = self._takers.get(frame.kind)
-        if take is None:
-            self.keep(frame)
-        else:
-            take(frame)
+        self._handlers.get(frame.kind, self.keep)(frame)
 
     def keep(self, frame: Frame) -> None:
-        """Keep a message for the main thread. Also called by functions of `on` that pass the message on."""
+        """Keep a message for the main thread. Also called by functions registered with `on`."""
         with self._lock:
             self._frames.append(frame)
 

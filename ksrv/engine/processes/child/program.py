@@ -124,7 +124,7 @@ def serve(link: Link, events: Events, ring: ProcessRing) -> int:
     """
     inbox, answers = Inbox(link), Answers(link)
     calls = WorkerCalls(link, inbox)
-    frame = inbox.take()
+    frame = inbox.next_kept()
     if frame.kind != MessageType.LOAD:
         raise ChannelError(f"the first message was {frame.kind}, not LOAD")
     note = messages.load(LoadMessage, frame)

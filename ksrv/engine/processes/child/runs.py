@@ -140,7 +140,7 @@ class Chunks:
         """See `ksrv.request.Emitter.listening`."""
         if self._ended:
             return frozenset()
-        self.inbox.receive_waiting()
+        self.inbox.receive_arrived()
         return self._listening or frozenset()
 
     def without_room(self) -> list[int]:
@@ -249,14 +249,14 @@ class RunLoop:
     def _next(self) -> Frame:
         """Run the batches of the ring until a message for this thread has arrived, and return the message."""
         if self.calls.ring is None:
-            return self.inbox.take()
-        while (frame := self.inbox.take_kept()) is None:
+            return self.inbox.next_kept()
+        while (frame := self.inbox.poll_kept()) is None:
             self.calls.ring.serve(
                 self.runner.run,
                 partial(self.answers.send, MessageType.ANSWER),
                 self.answers.fail_batch,
             )
-            self.inbox.receive_waiting()
+            self.inbox.receive_arrived()
         return frame
 
     def _receive(self, frame: Frame) -> None:

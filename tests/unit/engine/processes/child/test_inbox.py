@@ -18,23 +18,23 @@ def ends():
 
 
 def test_invalid_message_ends_every_wait(ends, caplog):
-    def take(frame):
-        raise TypeError("cannot be taken")
+    def handle(frame):
+        raise TypeError("cannot be handled")
 
     inbox = Inbox(ends[0])
-    inbox.on(KIND, take)
+    inbox.on(KIND, handle)
 
     def wait(_):
-        with pytest.raises(ChannelError, match="message of the worker cannot be taken: TypeError"):
+        with pytest.raises(ChannelError, match="message of the worker cannot be handled: TypeError"):
             inbox.wait_for(lambda: False)
 
     with ThreadPoolExecutor(3) as pool:
         waits = pool.map(wait, range(3))
         ends[1].send(KIND)
         list(waits)
-    assert "cannot be taken" in caplog.text
+    assert "cannot be handled" in caplog.text
     with pytest.raises(ChannelError):
-        inbox.receive_waiting()
+        inbox.receive_arrived()
 
 
 def test_timed_out_wait_ends_no_other(ends):
@@ -42,4 +42,4 @@ def test_timed_out_wait_ends_no_other(ends):
     assert not inbox.wait_for(lambda: False, 0.0)
     assert not inbox.wait_for(lambda: False, 0.001)
     ends[1].send(KIND)
-    assert inbox.take().kind == KIND
+    assert inbox.next_kept().kind == KIND
