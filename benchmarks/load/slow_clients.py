@@ -1,13 +1,12 @@
-"""Latency of a good client beside slow clients, and peak memory of a large request.
+"""Compare a client's latency with and without slow clients, and print the peak memory of a large request.
 
     python benchmarks/load/slow_clients.py [--uploads 500] [--idle 1000] [--requests 4000] [--memory]
 
-The first table has the latency of a good client (W1, one connection) beside uploads that stall ten bytes before their
-end, in each framing in turn, and idle connections, over plain HTTP and TLS, as a ratio to the same client alone,
-measured around each turn. In the row of the handler process, both the uploads and the good client use models in
-processes. The second table has the peak memory of the process with the most while 64 MiB are received and sent, beyond
-its memory before the first request, in payloads: for a handler in the worker, and in a separate process. Only ratios
-mean anything.
+The first table is the latency of a good client (W1, one connection) while other connections are idle and uploads stall
+in the middle, divided by the latency of this client without them, which is measured before and after. It has a row for
+each framing of the uploads (`STALLED`), over HTTP and over TLS. In the row `handler process` all models run in
+processes. The second table is the peak memory that one W4 request (64 MiB in and out) adds to the largest process, as a
+multiple of 64 MiB: with the handler in the worker, and in a process. benchmarks/README.md describes W1 and W4.
 """
 
 import argparse
@@ -24,6 +23,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TypeAlias
 
 import numpy as np
 
@@ -33,18 +33,19 @@ from conditions import READY, certificate, infer
 from servers import LoadedServer, write_models
 
 PAYLOAD = 64 << 20
-PATH = "POST /v2/models/w4/infer HTTP/1.1\r\nHost: x\r\n"
+HEAD_START = "POST /v2/models/w4/infer HTTP/1.1\r\nHost: x\r\n"
 STALLED = {
-    "Content-Length": (f"{PATH}Content-Length: 60000\r\n\r\n", b"{" + b" " * 59_989),
-    "a long body": (f"{PATH}Content-Length: 200000\r\n\r\n", b"{" + b" " * 199_989),
-    "chunked": (f"{PATH}Transfer-Encoding: chunked\r\n\r\n", b"ea60\r\n{" + b" " * 59_989),
-    "Expect": (f"{PATH}Expect: 100-continue\r\nContent-Length: 1000\r\n\r\n", b""),
+    "Content-Length": (f"{HEAD_START}Content-Length: 60000\r\n\r\n", b"{" + b" " * 59_989),
+    # Above 64 KiB (`EARLY_BODY`) the server tries the route before it receives the body.
+    "a long body": (f"{HEAD_START}Content-Length: 200000\r\n\r\n", b"{" + b" " * 199_989),
+    "chunked": (f"{HEAD_START}Transfer-Encoding: chunked\r\n\r\n", b"ea60\r\n{" + b" " * 59_989),
+    "Expect": (f"{HEAD_START}Expect: 100-continue\r\nContent-Length: 1000\r\n\r\n", b""),
     "gzip": (
-        f"{PATH}Content-Encoding: gzip\r\nContent-Length: 5000\r\n\r\n",
+        f"{HEAD_START}Content-Encoding: gzip\r\nContent-Length: 5000\r\n\r\n",
         gzip.compress(np.random.default_rng(1).bytes(6000))[:4990],
     ),
     "Connection: close": (
-        f"{PATH}Connection: close\r\nContent-Length: 60000\r\n\r\n",
+        f"{HEAD_START}Connection: close\r\nContent-Length: 60000\r\n\r\n",
         b"{" + b" " * 59_989,
     ),
     "another route": (
@@ -53,7 +54,7 @@ STALLED = {
     ),
     "half a head": ("POST /v2/models/w4/infer HTTP/1.1\r\nHost", b""),
     "handler process": (
-        f"{PATH.replace('w4', 'w4-apart')}Content-Length: 60000\r\n\r\n",
+        f"{HEAD_START.replace('w4', 'w4-process')}Content-Length: 60000\r\n\r\n",
         b"{" + b" " * 59_989,
     ),
 }
@@ -61,16 +62,22 @@ HEADER = (
     b'{"inputs":[{"name":"x","datatype":"FP32","shape":[1,16777216],'
     b'"parameters":{"binary_data_size":67108864}}],"parameters":{"binary_data_output":true}}'
 )
-FRAMINGS = ("Content-Length", "chunked", "gzip", "Expect", "to the app")
+LARGE_FRAMINGS = ("Content-Length", "chunked", "gzip", "Expect", "to the app")
+
+Ways: TypeAlias = dict[str, tuple[LoadedServer, ssl.SSLContext | None]]
+"""The servers without and with TLS, and the context for connections to them."""
 
 
-def write_apart(folder: Path) -> None:
-    """Write W1's and W4's models with handlers in separate processes; W4 has no block from a warm-up."""
+def write_process_models(folder: Path) -> None:
+    """Write W1's and W4's models with handlers in separate processes.
+
+    Switches W4's warm-up off, because it would leave a block of memory that the first request then reuses.
+    """
     w4 = folder / "w4" / "model.yaml"
     w4.write_text(w4.read_text() + "warmup: false\n")
     for name in ("w1", "w4"):
-        apart = shutil.copytree(folder / name, folder / f"{name}-apart") / "model.yaml"
-        apart.write_text(apart.read_text() + "executor: process\n")
+        settings = shutil.copytree(folder / name, folder / f"{name}-process") / "model.yaml"
+        settings.write_text(settings.read_text() + "executor: process\n")
 
 
 def wait_ready(port: int, context: ssl.SSLContext | None) -> None:
@@ -94,13 +101,13 @@ def connect(port: int, context: ssl.SSLContext | None) -> socket.socket:
 
 
 def begin_upload(client: socket.socket, framing: str) -> None:
-    """Send what an upload of a framing sends before it stalls."""
+    """Send the part of an upload that arrives before it stalls."""
     head, body = STALLED[framing]
     client.sendall(head.encode() + body)
 
 
 def read_answer(client: socket.socket) -> bytes:
-    """Read one answer and return its body."""
+    """Read one answer and return its body, or the start of a body of more than 1 MiB."""
     received = b""
     while b"\r\n\r\n" not in received:
         piece = client.recv(65536)
@@ -115,8 +122,11 @@ def read_answer(client: socket.socket) -> bytes:
     left = length - len(body)
     while left:
         piece = client.recv(min(left, 1 << 20))
+        if not piece:
+            raise RuntimeError(f"the connection ended {left} bytes before the end of an answer")
         left -= len(piece)
-        pieces = [b""] if length > 1 << 20 else [*pieces, piece]
+        if length <= 1 << 20:  # The bytes of a large answer are not kept: nobody reads them.
+            pieces.append(piece)
     return b"".join(pieces)
 
 
@@ -140,7 +150,7 @@ def latencies(
 def crowd(
     port: int, context: ssl.SSLContext | None, framing: str, uploads: int, idle: int
 ) -> Iterator[None]:
-    """Have stalled uploads and idle connections beside what is measured."""
+    """Keep stalled uploads and idle connections open."""
     with contextlib.ExitStack() as stack:
         for _ in range(idle):
             stack.enter_context(connect(port, context))
@@ -151,12 +161,12 @@ def crowd(
 
 def message_of(framing: str, model: str) -> Iterator[bytes]:
     """Yield a W4 request of 64 MiB in pieces."""
-    path = PATH.replace("w4", model)
-    head = f"{path}Inference-Header-Content-Length: {len(HEADER)}\r\n"
+    start = HEAD_START.replace("w4", model)
+    head = f"{start}Inference-Header-Content-Length: {len(HEADER)}\r\n"
     length = len(HEADER) + PAYLOAD
     piece = bytes(1 << 20)
     if framing == "gzip":
-        body = halves()
+        body = gzipped_body()
         yield (head + f"Content-Encoding: gzip\r\nContent-Length: {len(body)}\r\n\r\n").encode()
         yield body
         return
@@ -167,6 +177,7 @@ def message_of(framing: str, model: str) -> Iterator[bytes]:
             yield b"%x\r\n%b\r\n" % (len(piece), piece)
         yield b"0\r\n\r\n"
         return
+    # The native server leaves requests with TE to the app.
     more = {"Expect": "Expect: 100-continue\r\n", "to the app": "TE: trailers\r\n"}.get(framing, "")
     yield (head + more + f"Content-Length: {length}\r\n\r\n").encode() + HEADER
     for _ in range(PAYLOAD >> 20):
@@ -174,8 +185,8 @@ def message_of(framing: str, model: str) -> Iterator[bytes]:
 
 
 @functools.cache
-def halves() -> bytes:
-    """Return W4's body as gzip makes half of it."""
+def gzipped_body() -> bytes:
+    """Return W4's body, compressed by gzip to about one half."""
     numbers = np.random.default_rng(1).integers(0, 16, PAYLOAD, np.uint8)
     return gzip.compress(HEADER + numbers.tobytes(), 1)
 
@@ -187,7 +198,7 @@ def peak(
     model: str,
     idle_bytes: int,
 ) -> float:
-    """Return what a process holds at most for one request beyond an idle server, in payloads."""
+    """Return the peak memory of one request above `idle_bytes`, as a multiple of `PAYLOAD`."""
     server.forget_peak()
     with connect(server.port, context) as client:
         for piece in message_of(framing, model):
@@ -196,12 +207,46 @@ def peak(
     return (server.memory("VmHWM") - idle_bytes) / PAYLOAD
 
 
+def print_latencies(ways: Ways, requests: int, uploads: int, idle: int) -> None:
+    """Print the first table."""
+    print(f"{'way':<6} {'slow clients':<18} {'median':>8} {'p99':>8}   (without slow clients: 1)")
+    for way, (server, tls) in ways.items():
+        latencies(server.port, tls, "w1", requests // 4)
+        for framing in STALLED:
+            model = "w1-process" if framing == "handler process" else "w1"
+            before = latencies(server.port, tls, model, requests)
+            with crowd(server.port, tls, framing, uploads, idle):
+                beside = latencies(server.port, tls, model, requests)
+            after = latencies(server.port, tls, model, requests)
+            alone = [statistics.mean(pair) for pair in zip(before, after, strict=True)]
+            median, p99 = (found / base for found, base in zip(beside, alone, strict=True))
+            print(f"{way:<6} {framing:<18} {median:7.2f}x {p99:7.2f}x", flush=True)
+    print()
+
+
+def print_peaks(ways: Ways) -> None:
+    """Print the second table."""
+    print(f"{'way':<6} {'64 MiB in and out':<18} {'in the worker':>14} {'in a process':>14}")
+    for way, (server, tls) in ways.items():
+        for framing in LARGE_FRAMINGS:
+            print(f"{way:<6} {framing:<18}", end="", flush=True)
+            for model in ("w4", "w4-process"):
+                server.stop()  # because blocks that an earlier request has left would be counted
+                server.start(None)
+                wait_ready(server.port, tls)
+                time.sleep(0.5)
+                idle_bytes = server.memory("VmRSS")
+                found = peak(server, tls, framing, model, idle_bytes)
+                print(f" {found:13.2f}x", end="", flush=True)
+            print()
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
     parser.add_argument("--uploads", type=int, default=500)
     parser.add_argument("--idle", type=int, default=1000)
     parser.add_argument("--requests", type=int, default=4000)
-    parser.add_argument("--memory", action="store_true", help="the second table alone")
+    parser.add_argument("--memory", action="store_true", help="print the second table only")
     options = parser.parse_args()
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
@@ -210,7 +255,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="ksrv-slow-") as name:
         folder = Path(name)
         write_models(folder / "models")
-        write_apart(folder / "models")
+        write_process_models(folder / "models")
         key, chain = certificate(folder)
         command = [
             sys.executable, "-m", "ksrv", "serve", str(folder / "models"), "--http",
@@ -218,7 +263,7 @@ def main() -> None:
             str(2 * (options.uploads + options.idle) + 100), "--head-timeout", "600",
             "--transfer-grace", "600",
         ]  # fmt: skip
-        ways = {
+        ways: Ways = {
             "plain": (LoadedServer("plain", command), None),
             "TLS": (
                 LoadedServer("tls", [*command, "--tls-key", str(key), "--tls-cert", str(chain)]),
@@ -229,38 +274,9 @@ def main() -> None:
             server.start(None)
             wait_ready(server.port, tls)
         try:
-            for way, (server, tls) in ways.items() if not options.memory else ():
-                if way == "plain":
-                    print(
-                        f"{'way':<6} {'beside':<18} {'median':>8} {'p99':>8}   (beside nobody: 1)"
-                    )
-                latencies(server.port, tls, "w1", options.requests // 4)
-                for framing in STALLED:
-                    model = "w1-apart" if framing == "handler process" else "w1"
-                    before = latencies(server.port, tls, model, options.requests)
-                    with crowd(server.port, tls, framing, options.uploads, options.idle):
-                        beside = latencies(server.port, tls, model, options.requests)
-                    after = latencies(server.port, tls, model, options.requests)
-                    alone = [statistics.mean(pair) for pair in zip(before, after, strict=True)]
-                    print(
-                        f"{way:<6} {framing:<18} {beside[0] / alone[0]:7.2f}x {beside[1] / alone[1]:7.2f}x",
-                        flush=True,
-                    )
-            print(
-                f"\n{'way':<6} {'64 MiB in and out':<18} {'in the worker':>14} {'in a process':>14}"
-            )
-            for way, (server, tls) in ways.items():
-                for framing in FRAMINGS:
-                    print(f"{way:<6} {framing:<18}", end="", flush=True)
-                    for model in ("w4", "w4-apart"):
-                        server.stop()  # blocks that an earlier request has left would be counted
-                        server.start(None)
-                        wait_ready(server.port, tls)
-                        time.sleep(0.5)
-                        idle_bytes = server.memory("VmRSS")
-                        found = peak(server, tls, framing, model, idle_bytes)
-                        print(f" {found:13.2f}x", end="", flush=True)
-                    print()
+            if not options.memory:
+                print_latencies(ways, options.requests, options.uploads, options.idle)
+            print_peaks(ways)
         finally:
             for server, _ in ways.values():
                 server.stop()
