@@ -200,7 +200,5 @@ def fill_socket(wire, message):
     """Leave an answer unread that is larger than the socket buffers."""
     wire.socket.sendall(window(1 << 24) + frame(WINDOW_UPDATE, 0, 0, (1 << 24).to_bytes(4, "big")))
     wire.call(INFER, message=message)
-    while (
-        len(wire.socket.recv(1 << 13, socket.MSG_PEEK)) < 1 << 12
-    ):  # all other answers are shorter
-        continue
+    while len(found := wire.socket.recv(1 << 13, socket.MSG_PEEK)) < 1 << 12:
+        assert found, "the server closed the connection"  # all other answers are shorter than 4 KiB

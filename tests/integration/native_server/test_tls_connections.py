@@ -282,7 +282,9 @@ def test_handshake_in_some_small_records_succeeds(address, files):
             made.do_handshake()
         client.sendall(in_records(outgoing.read(), 8))
         while True:
-            incoming.write(client.recv(1 << 16))
+            received = client.recv(1 << 16)
+            assert received, "the server closed the connection in the handshake"
+            incoming.write(received)
             with contextlib.suppress(ssl.SSLWantReadError):
                 made.do_handshake()
                 break

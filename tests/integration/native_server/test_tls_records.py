@@ -67,7 +67,9 @@ class TlsClient:
             with contextlib.suppress(ssl.SSLWantReadError):
                 return step()
             self._client.sendall(self._outgoing.read())
-            self._incoming.write(self._client.recv(1 << 16))
+            received = self._client.recv(1 << 16)
+            assert received, "the server closed the connection"
+            self._incoming.write(received)
 
     def record(self, content: bytes) -> bytes:
         """Return the records of a content, unsent."""

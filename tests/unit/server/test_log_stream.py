@@ -29,7 +29,9 @@ def pipe(request, monkeypatch):
 def read(reader, size):
     found = b""
     while len(found) < size:
-        found += os.read(reader, size - len(found))
+        piece = os.read(reader, size - len(found))
+        assert piece, "the pipe ended"
+        found += piece
     return found
 
 
