@@ -1,6 +1,8 @@
 """Print the oldest release of each dependency that pyproject.toml allows, one requirement a line, for pip's -c.
 
-python tools/oldest_dependencies.py [EXTRA ...]
+    python tools/oldest_dependencies.py [EXTRA ...]
+
+Without EXTRA it prints the dependencies of every installation.
 """
 
 import re
@@ -16,12 +18,12 @@ def oldest(project: dict[str, object], extras: list[str]) -> list[str]:
 
     Args:
         project: The section `project` of pyproject.toml.
-        extras: Whose dependencies are listed as well.
+        extras: Extras whose dependencies are listed too.
     """
     found = list(project["dependencies"])
     for extra in extras:
         found += project["optional-dependencies"][extra]
-    bounds = [REQUIREMENT.match(one) for one in found]
+    bounds = [REQUIREMENT.match(requirement) for requirement in found]
     return [f"{bound[1]}=={bound[2]}" for bound in bounds if bound]
 
 

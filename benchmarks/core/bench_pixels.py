@@ -1,4 +1,6 @@
-"""Pixels into FP32, beside writing that memory once; Pillow's resize, beside Pillow."""
+"""Times the conversion of pixels to FP32 against filling the same output, and ksrv's copy of Pillow's resize against
+Pillow.
+"""
 
 from typing import Any
 
@@ -17,8 +19,8 @@ def picture(height: int = 224, width: int = 224) -> Any:
     return np.ascontiguousarray(cv2.resize(load_sample_image("china.jpg"), (width, height)))
 
 
-def with_numpy(source: Any, out: Any, order: Any) -> None:
-    np.copyto(out, source[:, :, ::-1] if order else source)
+def with_numpy(source: Any, out: Any, *, swapped: bool) -> None:
+    np.copyto(out, source[:, :, ::-1] if swapped else source)
     out /= 255
     out -= np.array(MEAN, np.float32)
     out /= np.array(STD, np.float32)
@@ -28,13 +30,14 @@ def with_numpy(source: Any, out: Any, order: Any) -> None:
 @pytest.mark.parametrize("colours", ["kept", "swapped"])
 def test_normalise(benchmark: Any, colours: Any, way: Any) -> None:
     source = picture()
-    order = (2, 1, 0) if colours == "swapped" else None
+    swapped = colours == "swapped"
     out = np.empty((224, 224, 3), np.float32)
+    order = (2, 1, 0) if swapped else None
     keys: dict[str, Any] = {"channels": order, "scale": 255, "mean": MEAN, "std": STD}
     fast, exact = convert_pixels.Conversion(**keys), convert_pixels.Conversion(**keys, exact=True)
     run = {
         "limit": lambda: out.fill(1.0),
-        "numpy": lambda: with_numpy(source, out, order),
+        "numpy": lambda: with_numpy(source, out, swapped=swapped),
         "fast": lambda: fast(source, out),
         "exact": lambda: exact(source, out),
     }[way]
@@ -55,17 +58,16 @@ def test_normalise(benchmark: Any, colours: Any, way: Any) -> None:
 )
 def test_resize(benchmark: Any, size: Any, target: tuple[int, int], way: Any) -> None:
     source = picture(*size)
-    file = Image.fromarray(source)
+    image = Image.fromarray(source)
     out = np.empty((*target, 3), np.uint8)
-    keep = convert_pixels.Conversion()
+    unchanged = convert_pixels.Conversion()  # copies the resized values
     run = {
-        "pillow": lambda: file.resize(target[::-1], Image.Resampling.BILINEAR),
-        "ksrv": lambda: row_resize.resize_rows(source, out, keep, target, kind="pillow"),
+        "pillow": lambda: image.resize(target[::-1], Image.Resampling.BILINEAR),
+        "ksrv": lambda: row_resize.resize_rows(source, out, unchanged, target, kind="pillow"),
     }[way]
     benchmark.group = f"pixels: Pillow's resize, {size[1]}x{size[0]} to {target[1]}x{target[0]}"
     benchmark(run)
-    run()
     if way == "ksrv":
         np.testing.assert_array_equal(
-            out, np.asarray(file.resize(target[::-1], Image.Resampling.BILINEAR))
+            out, np.asarray(image.resize(target[::-1], Image.Resampling.BILINEAR))
         )

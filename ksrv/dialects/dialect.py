@@ -105,8 +105,8 @@ class Dialect:
 
     name = ""
     format = Format()
-    settings_key = ""
     metrics_compat = ""
+    settings_key = ""
 
     def add_routes(self, app: "falcon.App[Any, Any]", parts: AppParts) -> None:
         """Add REST routes to the app. A route that exists already is replaced.
@@ -121,7 +121,7 @@ class Dialect:
 
         Args:
             first_segment: The first segment of the unknown path.
-            served: The served routes by their templates.
+            served: The served routes, by their path templates.
         """
         return ""
 
@@ -160,12 +160,20 @@ class Dialect:
         """Return the shared memory that requests may name for their tensors, or None if this dialect has none.
 
         Args:
-            access: The checks of callers.
+            access: Checks which callers may use shared memory.
         """
         return None
 
     def server_call(self, engine: "Engine", request: "InferRequest") -> "RequestHandle | None":
-        """Begin a call that a handler makes to the server itself, or return None for handlers of other dialects."""
+        """Begin a call of a handler to the server, not to a model, such as `load_model` of Triton's Python backend.
+
+        Args:
+            request: Its parameters describe the call.
+
+        Returns:
+            The running call, or None if this dialect does not know the call. Then the next dialect is asked. Triton's
+            dialect is the last: it takes every call, and fails the calls that it does not know.
+        """
         return None
 
     def read_settings(self, path: Path) -> ForeignSettings:

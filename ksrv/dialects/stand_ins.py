@@ -22,16 +22,16 @@ class StandInFinder(MetaPathFinder, Loader):
     Args:
         modules: The names of all modules, the package included.
         wanted_by: The model whose handler is loaded; errors name it.
-        lacks: The end of the error text for a missing module or name.
+        error_end: The end of the error text for a missing module or name.
     """
 
     def __init__(
-        self, package: str, modules: Collection[str], *, wanted_by: str, lacks: str
+        self, package: str, modules: Collection[str], *, wanted_by: str, error_end: str
     ) -> None:
         self.package = package
         self._modules = modules
         self._wanted_by = wanted_by
-        self._lacks = lacks
+        self._error_end = error_end
 
     @abstractmethod
     def fill(self, module: ModuleType) -> None:
@@ -43,7 +43,7 @@ class StandInFinder(MetaPathFinder, Loader):
         Raises:
             ImportError: The module has no such name.
         """
-        raise ImportError(f"{self._wanted_by} wants {name!r} from {module}, {self._lacks}")
+        raise ImportError(f"{self._wanted_by} wants {name!r} from {module}, {self._error_end}")
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
@@ -52,7 +52,7 @@ class StandInFinder(MetaPathFinder, Loader):
             return None
         if fullname not in self._modules:
             raise ModuleNotFoundError(
-                f"{self._wanted_by} wants {fullname}, {self._lacks}", name=fullname
+                f"{self._wanted_by} wants {fullname}, {self._error_end}", name=fullname
             )
         is_package = any(other.startswith(f"{fullname}.") for other in self._modules)
         return ModuleSpec(fullname, self, is_package=is_package)

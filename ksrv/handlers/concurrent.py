@@ -40,10 +40,11 @@ log = logging.getLogger("ksrv.handlers")
 
 STAGES = ("handle", "preprocess", "inference", "postprocess", "explain")
 STALL_SECONDS = 10.0
-"""If a client takes no answer for so long while its stream is full, its request is ended, because the batch waits for
+"""If a client takes no answer for this time while its stream is full, its request is ended, because the batch waits for
 it."""
 LOOP_SHARE_NS = 1_000_000
-"""A stream that awaits nothing lets other tasks run after so long. A step of the loop takes as long as many chunks."""
+"""A stream that awaits nothing yields to other tasks after this time. It does not yield after each chunk, because a turn
+of the event loop costs as much as many chunks."""
 
 Done = Callable[[ExecutorOutputs | KsrvError], None]
 
@@ -55,8 +56,8 @@ def is_asynchronous(handler: Any) -> bool:
     stages = [getattr(handler, name, None) for name in STAGES]
     model = getattr(handler, "model", None)
     return any(
-        inspect.iscoroutinefunction(one) or inspect.isasyncgenfunction(one)
-        for one in (*stages, model)
+        inspect.iscoroutinefunction(stage) or inspect.isasyncgenfunction(stage)
+        for stage in (*stages, model)
     )
 
 
@@ -139,10 +140,10 @@ class ConcurrentLoop:
         self._tasks: set[asyncio.Task[None]] = set()
         self._closing = False
         name = f"ksrv-{runner.source.name}-loop"
-        self._thread = threading.Thread(target=self._live, name=name, daemon=True)
+        self._thread = threading.Thread(target=self._run_loop, name=name, daemon=True)
         self._thread.start()
 
-    def _live(self) -> None:
+    def _run_loop(self) -> None:
         asyncio.set_event_loop(self.loop)
         with locked_imports(), self._runner.inference_mode():
             while not self._closing:
@@ -161,26 +162,28 @@ class ConcurrentLoop:
         Returns:
             A function that any thread may call to cancel the task.
         """
-        started: list[asyncio.Task[None]] = []  # the task, once the loop has made it
-        running: list[bool] = []  # not empty once the task has run its first step
+        task: asyncio.Task[None] | None = None  # set once the loop has made it
+        has_begun = False  # whether the task has run its first step
 
         async def run() -> None:
-            running.append(True)
+            nonlocal has_begun
+            has_begun = True
+            # No variable for the answer: it is sent without a copy only if nothing else refers to it.
             done(await self._run(inputs))
 
-        def ended(task: asyncio.Task[None]) -> None:
-            self._tasks.remove(task)
-            if not running:  # cancelled before its first step, so `run` has not called `done`
+        def ended(ended_task: asyncio.Task[None]) -> None:
+            self._tasks.remove(ended_task)
+            if not has_begun:  # cancelled before its first step, so `run` has not called `done`
                 done(Cancelled(GIVEN_UP))
 
         def start() -> None:
+            nonlocal task
             task = self.loop.create_task(run())
-            started.append(task)
             self._tasks.add(task)
             task.add_done_callback(ended)
 
         def cancel() -> None:
-            for task in started:
+            if task is not None:
                 task.cancel(GIVEN_UP)
 
         self.loop.call_soon_threadsafe(start)
@@ -212,10 +215,7 @@ class ConcurrentLoop:
     # ---- one batch --------------------------------------------------------------------------
 
     async def _run(self, inputs: ExecutorInputs) -> ExecutorOutputs | KsrvError:
-        """Run the stages of a batch and return its answer.
-
-        No reference to the answer may remain here, because it is sent without a copy if nothing else refers to it.
-        """
+        """Run the stages of a batch and return its answer."""
         runner = self._runner
         context = TaskContext(runner.context, inputs, runner.make_batch)
         failure: KsrvError | None = None
@@ -260,6 +260,7 @@ class ConcurrentLoop:
             context.stage = "explain"
             return await _settled(handler.explain(batch, inputs))
         context.stage = "inference"
+        # A batch is a mapping, too, but is passed whole.
         if isinstance(inputs, Mapping) and inputs is not batch:
             outputs = await _settled(handler.inference(**inputs))
         else:

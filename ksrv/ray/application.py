@@ -13,12 +13,13 @@ from ksrv.server.settings_sources import Resolved, by_dotted_key, resolve
 
 DEPLOYMENT = "ksrv"
 STOP_SECONDS = 10.0
-"""The most seconds that the end of a replica may take, in addition to its server's drain delay and stop timeout."""
+"""Longest stop of a replica, in addition to its server's drain delay and stop timeout."""
 RAY_DRAIN_SECONDS = 35.0
-"""How long Ray may wait before it ends a replica: RAY_SERVE_DIRECT_INGRESS_MIN_DRAINING_PERIOD_S with HAProxy, and some
-seconds. Ray counts this wait in the time after which it kills the replica."""
-START_TIMEOUT = 600.0
-"""Seconds in which a replica's models must be ready, by default."""
+"""Assumed longest wait of Ray before it stops a replica: 30 s with HAProxy
+(RAY_SERVE_DIRECT_INGRESS_MIN_DRAINING_PERIOD_S), and 5 s more. Ray's `graceful_shutdown_timeout_s` includes this wait, so
+it is added there."""
+START_SECONDS = 600.0
+"""Default time in which a replica's models must be ready."""
 
 
 def given_settings(resolved: Resolved) -> dict[str, Any]:
@@ -59,7 +60,7 @@ def app(
     autoscaling: Mapping[str, Any] | None = None,
     settings: Mapping[str, Any] | None = None,
     actor: Mapping[str, Any] | None = None,
-    start_timeout: float = START_TIMEOUT,
+    start_timeout: float = START_SECONDS,
     **options: Any,
 ) -> Any:
     """Return an application of Ray Serve that serves models with a ksrv server in each replica.
@@ -92,14 +93,14 @@ def app(
         for key, value in by_dotted_key(settings or {}).items()
     }
     resolved = resolve(flags, environment={})
-    server = resolved.settings
+    server_settings = resolved.settings
     # The server gets one half of STOP_SECONDS. The other half is for the replica, which first withdraws its address.
-    stop_seconds = server.drain_delay + server.stop_timeout + STOP_SECONDS / 2
+    stop_seconds = server_settings.drain_delay + server_settings.stop_timeout + STOP_SECONDS / 2
     chosen: dict[str, Any] = {
         "name": DEPLOYMENT,
         # The server bounds its queues itself, and needs several requests at once to make batches.
         "max_ongoing_requests": 1000,
-        # Replacements come first, so that clients find an address throughout a redeploy.
+        # A new replica is started before an old replica is stopped, so that clients find an address throughout a redeploy.
         "max_surge_percent": 25,
         "health_check_period_s": 2.0,
         "health_check_timeout_s": 30.0,
@@ -108,10 +109,11 @@ def app(
         "ray_actor_options": {"num_cpus": 1, **(actor or {})},
     }
     if autoscaling is not None:
-        chosen["autoscaling_config"] = _autoscaling(autoscaling, server)
+        chosen["autoscaling_config"] = _autoscaling(autoscaling, server_settings)
     if num_replicas is not None or autoscaling is None:
         chosen["num_replicas"] = 1 if num_replicas is None else num_replicas
     environment = (actor or {}).get("runtime_env")
+    # A second deployment of the application: the replicas report their addresses to it.
     addresses = address_list({} if environment is None else {"runtime_env": environment})
     return serve.deployment(Replica, **(chosen | options)).bind(
         [str(path) for path in paths],

@@ -1,4 +1,4 @@
-"""Reads a JSON file as a `Document`, whose errors name the lines of keys.
+"""Reads an OpenVINO Model Server configuration in JSON as a `Document`, whose errors name the lines of keys.
 
 Python's json reads the values, because only it follows JSON's rules exactly. `Document`, which reads YAML, finds the
 lines and checks the limits. It can read the same text, because JSON is YAML if its tabs, which can occur only between
@@ -23,11 +23,11 @@ def read_json(path: Path) -> Document:
     try:
         value: Any = json.loads(text, parse_constant=_refuse)
     except json.JSONDecodeError as error:
-        raise ConfigError(f"{path}, line {error.lineno}: no JSON: {error.msg}") from None
+        raise ConfigError(f"{path}, line {error.lineno}: not JSON: {error.msg}") from None
     except RecursionError:
         raise ConfigError(f"{path}: nested too deep") from None
-    except ValueError as error:
-        raise ConfigError(f"{path}: no JSON: {' '.join(str(error).split())[:200]}") from None
+    except ValueError as error:  # by `_refuse`, or for a number with too many digits
+        raise ConfigError(f"{path}: not JSON: {' '.join(str(error).split())[:200]}") from None
     document = Document(path, text.replace("\t", " "))
     document.value = value
     return document
@@ -35,4 +35,4 @@ def read_json(path: Path) -> Document:
 
 def _refuse(name: str) -> Any:
     """Refuse NaN and Infinity, which Python's json would accept."""
-    raise ValueError(f"{name} is no number of JSON")
+    raise ValueError(f"{name} is not a JSON number")

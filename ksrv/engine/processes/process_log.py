@@ -14,7 +14,7 @@ from ksrv.handlers.base_runner import SHOWN_IDS
 from ksrv.handlers.diagnostics.loggers import label_of
 from ksrv.observe.log_text import TRACEBACK_INDENT
 
-LOGGER = logging.getLogger("ksrv.handler")
+log = logging.getLogger("ksrv.handler")
 
 LINE_BYTES = 8 * 1024
 """Longer lines are logged in pieces of this size, each as a line."""
@@ -47,12 +47,12 @@ class ProcessLog:
 
     def log_note(self, level: int, text: str) -> None:
         """Log something about the process."""
-        self._emit(LOGGER.name, level, text)
+        self._emit(log.name, level, text)
 
     def log_line(self, level: int, text: str) -> None:
         """Log a line that the process wrote, unless there are too many."""
         if self._allowed():
-            self._emit(LOGGER.name, level, text)
+            self._emit(log.name, level, text)
 
     def log_record(self, note: LogMessage) -> None:
         """Log a record of the process's logging, unless there are too many."""
@@ -86,7 +86,7 @@ class ProcessLog:
         if self._left_out:
             left_out, self._left_out = self._left_out, 0
             self._emit(
-                LOGGER.name,
+                log.name,
                 logging.WARNING,
                 f"{left_out} lines were left out, because the handler wrote more than"
                 f" {LINES_PER_SECOND} a second",
@@ -100,9 +100,9 @@ class ProcessLog:
         more_lines: str = "",
         fields: dict[str, Any] | None = None,
     ) -> None:
-        if not LOGGER.isEnabledFor(level):
+        if not log.isEnabledFor(level):
             return
-        record = LOGGER.makeRecord(
+        record = log.makeRecord(
             name,
             level,
             "",
@@ -113,7 +113,7 @@ class ProcessLog:
             extra=fields or self._fields,
         )
         record.exc_text = more_lines or None  # The formatter writes it below the message.
-        LOGGER.handle(record)
+        log.handle(record)
 
 
 class LineSplitter:

@@ -1,8 +1,8 @@
 """Finds the handler that wrote a log record, by the name of the record's logger.
 
 A handler that calls `logging.getLogger(__name__)` has a logger named after its module, and so have the other files of
-its folder. The names of these modules are noted here while the handler is loaded. So the server's log can name model,
-version and instance of a record from any thread, also from a thread that the handler started.
+its folder. While the handler is loaded, `note_owner` stores the names of these modules. So the server's log can name
+model, version and instance of a record from any thread, also from a thread that the handler started.
 """
 
 import threading
@@ -10,6 +10,7 @@ from typing import Any
 
 Fields = dict[str, Any]
 
+# The lists are replaced and never changed, because `fields_of` reads them without the lock.
 _owners: dict[str, list[Fields]] = {}
 _changing = threading.Lock()
 
@@ -32,7 +33,7 @@ def forget_owner(owner: Fields) -> None:
     """
     with _changing:
         for module, owners in list(_owners.items()):
-            left = [one for one in owners if one is not owner]
+            left = [other for other in owners if other is not owner]
             if left:
                 _owners[module] = left
             else:

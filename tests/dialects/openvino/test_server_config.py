@@ -171,18 +171,18 @@ def test_a_model_that_cannot_be_served_leaves_the_others(tmp_path, keys, said):
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("", "line 1: no JSON"),
-        ("{", "no JSON"),
+        ("", "line 1: not JSON"),
+        ("{", "not JSON"),
         ("[]", "expected model_config_list, found a list"),
         ("{}", "expected model_config_list"),
         ('{"model_config_list": {}}', "model_config_list: expected a list, found a mapping"),
         ('{"model_config_list": [], "modelconfig": 1}', "line 1: modelconfig: unknown key"),
         ('{"model_config_list": [],\n "model_config_list": []}', "line 2: model_config_list: written"),
-        ('{"model_config_list": NaN}', "NaN is no number"),
+        ('{"model_config_list": NaN}', "NaN is not a JSON number"),
         ('{"a": ' + "[" * 100_000, "nested too deep"),
         ('{"a": ' + "[" * 200 + "]" * 200 + "}", "nested"),
         ('{"a": [' + "1," * 60_000 + "1]}", "more than 50000 values"),
-        ('{"a": ' + "9" * 5000 + "}", "no JSON"),
+        ('{"a": ' + "9" * 5000 + "}", "not JSON"),
         (" " * 1_100_000, "longer than 1048576 bytes"),
     ],
 )  # fmt: skip
@@ -273,7 +273,7 @@ def test_import_prints_the_report(tmp_path):
     assert any(line.startswith("target_device: REFUSED, 'GPU'") for line in lines)
     (tmp_path / "config.json").write_text("{")
     done = CliRunner().invoke(main, ["import", str(tmp_path / "config.json")])
-    assert done.exit_code == 1 and "no JSON" in done.output
+    assert done.exit_code == 1 and "not JSON" in done.output
 
 
 def test_one_name_for_several_models_is_refused(tmp_path):

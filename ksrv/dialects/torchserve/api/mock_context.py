@@ -13,6 +13,7 @@ class MockContext:
 
     Args:
         model_pt_file: The serialized file, or None.
+        model_dir: The model's folder. The default is the path in TorchServe's repository.
         model_file: The model's definition, or None.
         gpu_id: The GPU that the context names if the machine has one.
         model_yaml_config_file: A model-config.yaml inside `model_dir`, or None.
@@ -46,6 +47,7 @@ class MockContext:
             )
 
     def get_request_header(self, idx: int, key: str) -> bool | None:
+        """Return the mode for "explain"; there are no other headers."""
         return self.explain if key == "explain" else None
 
 

@@ -11,11 +11,11 @@ import tempfile
 from importlib.util import find_spec
 from typing import Any
 
-logger = logging.getLogger("ksrv.dialects.torchserve")
+log = logging.getLogger("ksrv.dialects.torchserve")
 
 VARIABLE = "ENABLE_TORCH_PROFILER"
-SLOWEST = 10
-"""The operations in the table that the log gets after each batch."""
+TABLE_OPERATIONS = 10
+"""Number of operations in the table that is logged after each batch."""
 PROFILER_AVAILABLE = PT2_AVAILABLE = PT230_AVAILABLE = True
 """Names that TorchServe's modules export. Always true, because every torch that ksrv supports has these features."""
 ONNX_AVAILABLE = find_spec("onnxruntime") is not None
@@ -35,10 +35,9 @@ def trace_folder(model: str) -> str:
     Args:
         model: The model's name, or "" if it has none.
     """
-    wanted = os.environ.get(VARIABLE, "")
-    top = (
-        wanted if os.path.isabs(wanted) else os.path.join(tempfile.gettempdir(), "pytorch_profiler")
-    )
+    value = os.environ.get(VARIABLE, "")
+    default = os.path.join(tempfile.gettempdir(), "pytorch_profiler")
+    top = value if os.path.isabs(value) else default
     return os.path.join(top, model)
 
 
@@ -63,7 +62,7 @@ def profiled(handler: Any, data: Any) -> tuple[Any, Any]:
     if "on_trace_ready" not in options:
         folder = trace_folder((handler.manifest or {}).get("model", {}).get("modelName", ""))
         options["on_trace_ready"] = torch.profiler.tensorboard_trace_handler(folder)
-        logger.info("the profiler writes its traces to %s", folder)
+        log.info("the profiler writes its traces to %s", folder)
     with torch.profiler.profile(**options) as profiler:
         with record_function("preprocess"):
             prepared = handler.preprocess(data)
@@ -75,8 +74,8 @@ def profiled(handler: Any, data: Any) -> tuple[Any, Any]:
                 result = handler.inference(prepared)
             with record_function("postprocess"):
                 output = handler.postprocess(result)
-    table = profiler.key_averages().table(sort_by="cpu_time_total", row_limit=SLOWEST)
-    logger.info("the slowest operations of the batch:")
+    table = profiler.key_averages().table(sort_by="cpu_time_total", row_limit=TABLE_OPERATIONS)
+    log.info("the slowest operations of the batch:")
     for line in table.splitlines():
-        logger.info("%s", line)
+        log.info("%s", line)
     return output, profiler

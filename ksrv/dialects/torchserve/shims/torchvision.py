@@ -1,7 +1,7 @@
 """Lets `from torchvision import transforms` work in handlers when torchvision is not installed.
 
 It has only the transforms of `ksrv.dialects.torchserve.shims.transforms`; any other name raises an ImportError that
-tells to install torchvision. An installed torchvision is always found first and left alone.
+says to install torchvision. An installed torchvision is always found first and left alone.
 """
 
 from types import ModuleType
@@ -24,11 +24,11 @@ class TorchvisionFinder(stand_ins.StandInFinder):
     """
 
     def __init__(self, wanted_by: str) -> None:
-        lacks = (
+        error_end = (
             "and torchvision is not installed; ksrv's stand-in has"
             f" transforms.{', '.join(NAMES)} only: pip install torchvision"
         )
-        super().__init__(PACKAGE, MODULES, wanted_by=wanted_by, lacks=lacks)
+        super().__init__(PACKAGE, MODULES, wanted_by=wanted_by, error_end=error_end)
 
     def fill(self, module: ModuleType) -> None:
         """Put the version into the package, and the transforms into their module."""

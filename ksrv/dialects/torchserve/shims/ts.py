@@ -113,8 +113,8 @@ class TsFinder(stand_ins.StandInFinder):
     """
 
     def __init__(self, wanted_by: str) -> None:
-        lacks = "which ksrv's stand-in for torchserve does not have"
-        super().__init__("ts", MODULES, wanted_by=wanted_by, lacks=lacks)
+        error_end = "which ksrv's stand-in for torchserve does not have"
+        super().__init__("ts", MODULES, wanted_by=wanted_by, error_end=error_end)
 
     def fill(self, module: ModuleType) -> None:
         """Put the version into a module, and into `__all__` the names for `import *`."""

@@ -33,7 +33,7 @@ PLATFORMS = {
 """Older files name a platform instead of a backend."""
 REFUSED = {
     "batch_input": "inputs that Triton makes of a batch are not made here",
-    "batch_output": "outputs that Triton scatters over a batch are not taken apart here",
+    "batch_output": "outputs that Triton scatters over a batch are not split here",
     "cc_model_filenames": "files for one kind of GPU are not chosen here",
     "model_operations": "libraries of custom operators are not loaded",
     "model_repository_agents": "agents that change a model before it is loaded are not run",
