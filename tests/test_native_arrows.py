@@ -7,47 +7,6 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 
-CORE = {
-    "base": set(),
-    "reactor": {"base"},
-    "tensor": {"base"},
-    "memory": {"base"},
-    "json": {"base", "tensor"},
-    "protobuf": {"base", "tensor"},
-    "images": {"base", "memory", "tensor"},
-    "tls": {"base"},
-    "http": {"base", "memory", "tls"},
-    "queue": {"base", "memory"},
-    "trace": {"base", "protobuf", "queue", "reactor"},
-    "infer": {"base", "tensor", "json", "images"},
-    "server": {
-        "base",
-        "reactor",
-        "images",
-        "memory",
-        "http",
-        "queue",
-        "tls",
-        "infer",
-        "tensor",
-        "trace",
-    },
-    "http2": set(),
-    "grpc": {
-        "base",
-        "reactor",
-        "memory",
-        "tensor",
-        "protobuf",
-        "queue",
-        "infer",
-        "http",
-        "http2",
-        "tls",
-        "server",
-    },
-    "process": {"base", "memory", "tensor", "queue", "images", "server", "trace"},
-}
 MODULES = {
     "reactor": set(),
     "memory": set(),
@@ -65,9 +24,25 @@ MODULES = {
     "process": {"batch", "images", "memory", "queue", "server", "tensor"},
 }
 
+ROW = re.compile(r"^\| ((?:`\w+`(?:, )?)+) \| (.*) \|$", re.MULTILINE)
+"""A row of the README's table: the folders, and what they may use besides `base`."""
 INCLUDE = re.compile(r'^#include "(\w+)/', re.MULTILINE)
 IMPORT = re.compile(r"\bksrv\._native\.(\w+)")
+NAME = re.compile(r"`(\w+)`")
 HEADER = re.compile(r"^from native\.(\w+)\.[\w.]+ cimport", re.MULTILINE)
+
+
+def allowed_includes() -> dict[str, set[str]]:
+    """Return which folders each folder may use, as the README's table says."""
+    found = {"base": set[str]()}
+    for folders, uses in ROW.findall((ROOT / "native" / "README.md").read_text()):
+        base = set() if "not even `base`" in uses else {"base"}
+        names = {} if uses.startswith("nothing") else NAME.findall(uses)
+        found |= {folder: base.union(names) for folder in NAME.findall(folders)}
+    return found
+
+
+CORE = allowed_includes()
 
 
 def used(folder: Path, *patterns: re.Pattern[str]) -> dict[str, Path]:
