@@ -60,7 +60,7 @@ GENERATED = [
 ]  # fmt: skip
 LIBRARIES = {"libjpeg": "KSRV_HAS_JPEG"}
 """Libraries that the core can do without, by their name in pkg-config, and the macro that is set if they are present."""
-APART = ("images/jpeg", "images/resize", "json", "process")
+SEPARATE = ("images/jpeg", "images/resize", "json", "process")
 """Folders whose sources are never compiled as one: names that are private to several would collide."""
 HTTP2_LIBRARY = "libnghttp2.so.14"
 """The native server opens it at run time. Its extension looks beside itself first, then where the system does."""
@@ -312,10 +312,10 @@ class Builder:
         Yields:
             The path of the object below the flavour's folder, and its source.
         """
-        apart = {NATIVE / folder for folder in APART}
+        separate = {NATIVE / folder for folder in SEPARATE}
         folders: dict[Path, str] = {}
         for source in sources:
-            if source.parent in apart or not self.flags.by_folder:
+            if source.parent in separate or not self.flags.by_folder:
                 yield source, source
             else:
                 included = f'#include "{source.relative_to(NATIVE)}"\n'

@@ -106,7 +106,7 @@ def text_of(tokens: Tokens, between: str = "") -> str:
 
 
 def statements(tokens: Tokens) -> Iterator[tuple[Tokens, Tokens]]:
-    """Yield each statement of a namespace or class, and the body of a namespace or function apart from it."""
+    """Yield each statement of a namespace or class, and separately the body of a namespace or function."""
     start = at = 0
     while at < len(tokens):
         text = tokens[at].text

@@ -1,6 +1,6 @@
 """Latency of a good client beside hostile peers of the same protocol, and of the other protocol.
 
-    python benchmarks/grpc/hostile_peers.py [--calls 2000] [--rounds 1] [--pause 0.02] [--apart] [--client CLIENT] [ATTACK ...]
+    python benchmarks/grpc/hostile_peers.py [--calls 2000] [--rounds 1] [--pause 0.02] [--separate] [--client CLIENT] [ATTACK ...]
 
 A good client sends W1 again and again over one connection, over plain TCP and over TLS: by ModelInfer of gRPC, and over
 REST (HTTP/1.1). Meanwhile sixteen peers attack from a process of low priority. The table has the client's median and
@@ -12,7 +12,7 @@ An attack, and a server's work for it, take processors from the good client, too
 while the same attack is made on a second server on this machine, and `shared` is the ratio of the two: the cost of the
 attack on the good client's server, compared with a machine that is as busy. The last line counts the 99th percentiles
 above twice the client's alone, and those above twice `elsewhere`; the exit status is about the latter. `server` and
-`peers` are the processors that the server and the attack used. With `--apart` the attack has the last processor for
+`peers` are the processors that the server and the attack used. With `--separate` the attack has the last processor for
 itself, and the good client and the servers have the others.
 """
 
@@ -396,11 +396,11 @@ def main() -> None:
         "--pause", type=float, default=0.02, help="seconds before a peer comes again"
     )
     parser.add_argument(
-        "--apart", action="store_true", help="the attack has the last processor for itself"
+        "--separate", action="store_true", help="the attack has the last processor for itself"
     )
     given = parser.parse_args()
     processors = given.hostile = os.sched_getaffinity(0)
-    if given.apart:
+    if given.separate:
         given.hostile = {max(processors)}
         os.sched_setaffinity(0, processors - given.hostile)
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]

@@ -209,7 +209,7 @@ handler: handler.py
 inputs: [{name: a, datatype: FP32, shape: [-1, 16]}, {name: b, datatype: FP32, shape: [-1, 16]}]
 outputs: [{name: c, datatype: FP32, shape: [-1, 16]}, {name: d, datatype: FP32, shape: [-1, 16]}]
 """
-APART = {
+IN_PROCESS = {
     "process": "executor: process",
     "process-batched": "executor: process\nbatching: {max_batch_size: 8, max_delay_ms: 0}",
 }
@@ -241,7 +241,7 @@ def write_more(folder: Path) -> None:
         large.write_text(large.read_text() + "executor: process\n")
     text = (folder / "w1" / "model.yaml").read_text()
     handler = (folder / "w1" / "handler.py").read_text()
-    for name, more in (APART | COMPUTING).items():
+    for name, more in (IN_PROCESS | COMPUTING).items():
         model = folder / name
         model.mkdir()
         (model / "model.yaml").write_text(f"{text}{more}\n")

@@ -165,7 +165,7 @@ class ModelVersion(InstanceHost):
             self.images,
             audio_inputs(spec.inputs, self._settings.limits),
             split=split,
-            decodes_apart=self.sequences is None,
+            has_decode_thread=self.sequences is None,
         )
         if self.config.record is not None:
             self.recording = ModelRecording(self.config.record, spec, self._count_record)

@@ -222,7 +222,7 @@ class PictureDecoder:
         if header.separate and pixels.ndim == 3 and pixels.dtype == np.uint16:
             raise self._input.refusal(
                 picture.position,
-                "is a TIFF of 16 bits that stores each channel apart, which is not decoded;"
+                "is a TIFF of 16 bits that stores each channel separately, which is not decoded;"
                 " store the channels of a pixel together, or save it with 8 bits",
             )
         pixels = _with_channels(pixels)

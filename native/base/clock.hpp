@@ -26,7 +26,7 @@ inline std::int64_t now_ns() noexcept { return nanoseconds_of(CLOCK_MONOTONIC); 
 inline std::uint64_t unsigned_now_ns() noexcept { return static_cast<std::uint64_t>(now_ns()); }
 
 // The monotonic clock with a resolution of a few milliseconds, which is cheaper to read.
-inline std::uint64_t coarse_nanoseconds() noexcept {
+inline std::uint64_t coarse_now_ns() noexcept {
 #ifdef CLOCK_MONOTONIC_COARSE
     return static_cast<std::uint64_t>(nanoseconds_of(CLOCK_MONOTONIC_COARSE));
 #else

@@ -35,9 +35,10 @@ class MonotonicCondition {
 
     // Returns at the latest when CLOCK_MONOTONIC reaches `until_ns`, or earlier for any reason.
     void wait_until(std::unique_lock<std::mutex> &lock, std::int64_t until_ns) noexcept {
+        constexpr std::int64_t SECOND_NS = 1'000'000'000;
         timespec until{};
-        until.tv_sec = until_ns / 1000000000ll;
-        until.tv_nsec = until_ns % 1000000000ll;
+        until.tv_sec = until_ns / SECOND_NS;
+        until.tv_nsec = until_ns % SECOND_NS;
         pthread_cond_timedwait(&condition_, lock.mutex()->native_handle(), &until);
     }
 

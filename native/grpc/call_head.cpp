@@ -11,11 +11,13 @@ namespace ksrv::grpc {
 
 namespace {
 
-bool begins(std::string_view text, std::string_view with) noexcept { return text.substr(0, with.size()) == with; }
+bool starts_with(std::string_view text, std::string_view prefix) noexcept {
+    return text.substr(0, prefix.size()) == prefix;
+}
 
 bool is_grpc(std::string_view type) noexcept {
     constexpr std::string_view GRPC = "application/grpc";
-    return begins(type, GRPC) && (type.size() == GRPC.size() || type[GRPC.size()] == '+' || type[GRPC.size()] == ';');
+    return starts_with(type, GRPC) && (type.size() == GRPC.size() || type[GRPC.size()] == '+' || type[GRPC.size()] == ';');
 }
 
 Encoding encoding_of(std::string_view name) noexcept {
@@ -32,17 +34,18 @@ void CallHead::add(std::string_view name, std::string_view value) noexcept {
     try {
         if (name == ":method") {
             verb = value;
-        } else if (name == ":path") {
+        } else if (name == ":path") {  // The caller adds ":path" only if no method has this path.
             unknown_path = value;
         } else if (name == ":authority") {
             authority = value;
         } else if (name == "content-type") {
+            // A single content-type that is not gRPC's makes the call a call of another type, whatever the others are.
             type = is_grpc(value) && type != Type::other ? Type::grpc : Type::other;
         } else if (name == "grpc-timeout") {
             if (!read_timeout(value.data(), value.size(), &timeout_ns)) fault = &fault::BAD_TIMEOUT;
         } else if (name == "grpc-encoding") {
             encoding = encoding_of(value);
-        } else if (name[0] != ':' && name != "te" && !begins(name, "grpc-")) {
+        } else if (name[0] != ':' && name != "te" && !starts_with(name, "grpc-")) {
             add_line(name, value);
         }
     } catch (const std::bad_alloc &) {
@@ -50,6 +53,7 @@ void CallHead::add(std::string_view name, std::string_view value) noexcept {
     }
 }
 
+// Writes a line of an HTTP/1.1 head, so that one parser reads the metadata of both protocols.
 void CallHead::add_line(std::string_view name, std::string_view value) {
     if (name == "authorization") {
         authorization = value;

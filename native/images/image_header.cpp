@@ -210,7 +210,7 @@ ImageFault read_png_chunks(ByteView file, ImageHeader *header, bool *transparent
         const auto is = [&](const char *name) { return file.is(at + 4, name, 4); };
         if (is("IEND")) break;
         if (is("zTXt") || is("iTXt")) {
-            if (++texts > COMPRESSED_TEXTS) return ImageFault::texts;
+            if (++texts > MOST_COMPRESSED_TEXTS) return ImageFault::texts;
         } else if (is("IDAT")) {
             before_pixels = false;
         } else if (before_pixels && is("acTL")) {

@@ -45,7 +45,7 @@ struct ImageHeader {
 };
 
 // Limit for compressed texts of a PNG. The decoder inflates each text to up to 8 MB. Real files have a few.
-inline constexpr int COMPRESSED_TEXTS = 64;
+inline constexpr int MOST_COMPRESSED_TEXTS = 64;
 
 // Reads the header. Sets `header->format` even if the rest is unreadable.
 ImageFault read_image_header(const unsigned char *data, std::size_t size, ImageHeader *header) noexcept;

@@ -128,7 +128,7 @@ bool take_images(const ModelSignature &signature, const unsigned char *body, std
     }
     layout->decode_ns += reader.total_ns();
     layout->images[index] = std::move(images);
-    return layout->decode_ns < DECODED_APART_NS;
+    return layout->decode_ns < SLOW_DECODE_NS;
 }
 
 // Takes images that are the elements of a BYTES tensor: bare elements if `sizes` is given, otherwise elements with

@@ -257,7 +257,7 @@ void BufferPool::free_block(Block *block) noexcept {
 }
 
 std::uint64_t BufferPool::trim(std::uint64_t idle) noexcept {
-    const std::uint64_t now = coarse_nanoseconds();
+    const std::uint64_t now = coarse_now_ns();
     Block *doomed = nullptr;
     {
         std::lock_guard<std::mutex> guard(lock_);
@@ -305,7 +305,7 @@ void BufferPool::put(Block *block) noexcept {
     Block *doomed = nullptr;
     {
         std::lock_guard<std::mutex> guard(lock_);
-        block->idle_since = coarse_nanoseconds();
+        block->idle_since = coarse_now_ns();
         while (oldest_ != nullptr && (pooled_blocks_ >= MOST_BLOCKS || pooled_bytes_ + block->capacity > cap ||
                                       block->idle_since - oldest_->idle_since >= idle))
             doom(oldest_, &doomed);

@@ -10,14 +10,21 @@ namespace ksrv {
 
 #ifdef __GLIBC__
 
-bool tune_malloc(int keep, bool no_mmap, int heaps) noexcept {
-    int done = mallopt(M_MMAP_THRESHOLD, 32 << 20) & mallopt(M_TRIM_THRESHOLD, keep);
-    done &= mallopt(M_ARENA_MAX, heaps);
-    if (no_mmap) done &= mallopt(M_MMAP_MAX, 0);
-    return done == 1;
+namespace {
+
+constexpr int MAPPED_FROM_BYTES = 32 << 20;
+
+bool set(int option, int value) noexcept { return mallopt(option, value) == 1; }
+
+}  // namespace
+
+bool tune_malloc(int kept_bytes, bool no_mmap, int heaps) noexcept {
+    // `&`, not `&&`: a refused option does not prevent the others.
+    return set(M_MMAP_THRESHOLD, MAPPED_FROM_BYTES) & keep_freed(kept_bytes) & set(M_ARENA_MAX, heaps) &
+           (!no_mmap || set(M_MMAP_MAX, 0));
 }
 
-bool keep_freed(int keep) noexcept { return mallopt(M_TRIM_THRESHOLD, keep) == 1; }
+bool keep_freed(int kept_bytes) noexcept { return set(M_TRIM_THRESHOLD, kept_bytes); }
 
 bool trim_malloc() noexcept { return malloc_trim(0) == 1; }
 

@@ -17,7 +17,7 @@ namespace ksrv {
     row(bytes_in_flight)                                                           \
     row(queue_full)                                                                \
     row(too_large)                                                                 \
-    row(calls)              /* too many calls are open, or answers wait */         \
+    row(calls)              /* gRPC: too many calls, messages or answers wait */   \
     row(flood)              /* too many frames without data */                     \
     row(tls_refused)        /* handshakes that failed */                           \
     row(proxy_header)       /* connections with a refused PROXY protocol header */
@@ -26,8 +26,8 @@ namespace ksrv {
     row(accepted)           /* HTTP connections */                                 \
     row(recycled)           /* idle connections that were closed for others */     \
     row(accept_pauses)                                                             \
-    row(lacked_descriptors) /* the pauses that were caused by this */              \
-    row(lost_lines)         /* of an access log that was not read in time */       \
+    row(lacked_descriptors) /* accept pauses because no descriptor was free */     \
+    row(lost_lines)         /* access log lines that were not read in time */      \
     row(answered)           /* HTTP messages */                                    \
     row(infer)              /* infer requests on the native route */               \
     row(fast_path)          /* infer requests that were queued without Python */   \
@@ -39,12 +39,15 @@ namespace ksrv {
     row(stray)              /* second answers to a message, which were not sent: bugs in this program */
 
 #define KSRV_ROW(name) name,
-enum class ServerCounter : int { KSRV_REFUSALS(KSRV_ROW) REFUSALS, KSRV_OTHER_COUNTERS(KSRV_ROW) COUNT };
+enum class ServerCounter : int { KSRV_REFUSALS(KSRV_ROW) KSRV_OTHER_COUNTERS(KSRV_ROW) COUNT };
 #undef KSRV_ROW
 
-// The names by counter. The name of `REFUSALS` is empty.
 #define KSRV_ROW(name) #name,
-inline constexpr const char *COUNTER_NAMES[] = {KSRV_REFUSALS(KSRV_ROW) "", KSRV_OTHER_COUNTERS(KSRV_ROW)};
+inline constexpr const char *COUNTER_NAMES[] = {KSRV_REFUSALS(KSRV_ROW) KSRV_OTHER_COUNTERS(KSRV_ROW)};
+#undef KSRV_ROW
+
+#define KSRV_ROW(name) +1
+inline constexpr int REFUSALS = 0 KSRV_REFUSALS(KSRV_ROW);  // the number of refusals
 #undef KSRV_ROW
 
 // Statuses of error answers: 400 to 599.

@@ -7,9 +7,9 @@ from typing import NamedTuple
 cimport cython
 
 from native.images.decode.cost cimport (
-    DECODED_APART_NS as NATIVE_DECODED_APART_NS, decode_ns, row_decoder_bytes,
+    SLOW_DECODE_NS as NATIVE_SLOW_DECODE_NS, decode_ns, row_decoder_bytes,
 )
-from native.images.image_header cimport COMPRESSED_TEXTS, ImageFault, ImageHeader, read_image_header
+from native.images.image_header cimport MOST_COMPRESSED_TEXTS, ImageFault, ImageHeader, read_image_header
 from native.tensor.image_signature cimport (
     IMAGE_JPEG2000 as FIRST_NOT_DECODED, ImageFormat, image_format_name,
 )
@@ -19,8 +19,8 @@ from ksrv._native.memory.exported_bytes cimport ExportedBytes
 if not cython.compiled:
     from typing_extensions import Buffer
 
-DECODED_APART_NS: int = NATIVE_DECODED_APART_NS
-"""From this decode time on, a request's pictures are decoded separately from other requests."""
+SLOW_DECODE_NS: int = NATIVE_SLOW_DECODE_NS
+"""From this decode time on, the pictures of a request are decoded on a separate thread."""
 
 
 FORMATS: tuple[str, ...] = tuple(
@@ -49,7 +49,7 @@ class Header(NamedTuple):
             already turns a TIFF, so its width and height are of the turned picture.
         components: Number of components of a JPEG; 0 for other formats.
         scans: Number of scans of a JPEG; each is a pass over all pixels. 1 if the first scan has
-            all.
+            all components.
         pixel_bytes: Bytes per pixel that the decoder needs at its peak.
         stored_bits: Bits of a sample in a JPEG or TIFF. The decoder may not support the value.
         coding: The frame marker of a JPEG, or the Compression tag of a TIFF; 0 for other formats.
@@ -122,7 +122,7 @@ cdef str _fault(ImageFault error, const ImageHeader &header):
     if error == ImageFault.damaged:
         return " header is damaged"
     if error == ImageFault.texts:
-        return f" has more than {COMPRESSED_TEXTS} compressed texts"
+        return f" has more than {MOST_COMPRESSED_TEXTS} compressed texts"
     return (
         f"'s chunk at byte {header.chunk} announces {header.announced} bytes and 4 of checksum,"
         f" and {header.left} are left"

@@ -351,7 +351,7 @@ def trim(double idle_seconds=0.0) -> int:
     return freed
 
 
-def tune_malloc(*, int keep=48 << 20, bint no_mmap=False) -> bool:
+def tune_malloc(*, int kept_bytes=48 << 20, bint no_mmap=False) -> bool:
     """Keep glibc from returning every image-sized buffer to the kernel.
 
     A decoded image is an allocation of a megabyte or more, and so is the result of each layer of a
@@ -362,8 +362,8 @@ def tune_malloc(*, int keep=48 << 20, bint no_mmap=False) -> bool:
     once, at start and before it has threads. Libraries must not call it.
 
     Args:
-        keep: The free bytes that each heap keeps at its end. From 64 MiB on, the largest heap of a
-            thread, heaps of threads keep all free memory, including the pieces of large gRPC
+        kept_bytes: The free bytes that each heap keeps at its end. From 64 MiB on, the largest heap
+            of a thread, heaps of threads keep all free memory, including the pieces of large gRPC
             messages.
         no_mmap: Never map single allocations. This also helps buffers above 32 MiB (images of more
             than 11 megapixels), but the process never returns freed memory.
@@ -372,24 +372,24 @@ def tune_malloc(*, int keep=48 << 20, bint no_mmap=False) -> bool:
         Whether the C library accepted the settings; always False for other libraries than glibc.
     """
     global _kept
-    _kept = keep
-    return c_tune_malloc(keep, no_mmap, max(2, len(os.sched_getaffinity(0)) // 2))
+    _kept = kept_bytes
+    return c_tune_malloc(kept_bytes, no_mmap, max(2, len(os.sched_getaffinity(0)) // 2))
 
 
-def keep_freed(int keep) -> bool:
+def keep_freed(int kept_bytes) -> bool:
     """Raise the free bytes that heaps keep. Does nothing if `tune_malloc` was not called.
 
     Args:
-        keep: See `tune_malloc`.
+        kept_bytes: See `tune_malloc`.
 
     Returns:
         Whether it was raised.
     """
     global _kept
-    if not 0 < _kept < keep:
+    if not 0 < _kept < kept_bytes:
         return False
-    _kept = keep
-    return c_keep_freed(keep)
+    _kept = kept_bytes
+    return c_keep_freed(kept_bytes)
 
 
 def trim_malloc() -> bool:

@@ -1,10 +1,12 @@
 # Needs the GIL: it makes Python objects.
 """The counters of native servers, by their names in native/reactor/counters.hpp."""
 
-from native.reactor.counters cimport COUNTER_NAMES, LEAST_ERROR, STATUSES, ServerCounter
+from native.reactor.counters cimport (
+    COUNTER_NAMES, LEAST_ERROR, REFUSALS as REFUSAL_COUNT, STATUSES, ServerCounter,
+)
 
 REFUSALS: tuple[str, ...] = tuple(
-    (<bytes>COUNTER_NAMES[index]).decode() for index in range(<int>ServerCounter.REFUSALS)
+    (<bytes>COUNTER_NAMES[index]).decode() for index in range(REFUSAL_COUNT)
 )
 """The counters that are reasons of `ksrv_refused_requests_total`."""
 
@@ -14,7 +16,6 @@ cdef dict counted(const ServerCounters *counters):
     return {
         (<bytes>COUNTER_NAMES[index]).decode(): counters.counted(<ServerCounter>index)
         for index in range(<int>ServerCounter.COUNT)
-        if index != <int>ServerCounter.REFUSALS
     }
 
 

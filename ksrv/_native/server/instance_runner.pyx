@@ -77,7 +77,7 @@ cdef class InstanceRunner:
         self.stats = stats
         self.slot = queue.add_slot()
 
-    # Methods of `Instance` that this class calls. So are `_decode_apart` and `_note_pace`.
+    # Methods of `Instance` that this class calls. So are `_decode_slow` and `_note_pace`.
 
     def _deadline(self, list handles: list[Any], int64_t began) -> int | None:
         raise NotImplementedError
@@ -100,7 +100,7 @@ cdef class InstanceRunner:
         """
         try:
             if (<NativeHandle>handles[0]).native.batch_key >= FIRST_UNSHARED:
-                self._decode_apart(handles)
+                self._decode_slow(handles)
             else:
                 batch = self.batch_of(handles)
                 if batch is not None:

@@ -40,6 +40,7 @@ cdef str _quote(str name):
     cdef str shown = ascii(name[:QUOTED_CHARACTERS + 1])
     shown = shown[1:len(shown) - 1]
     if len(name) > QUOTED_CHARACTERS or len(shown) > QUOTED_CHARACTERS:
+        # No backslash at the end: its escape may have been cut.
         shown = shown[:QUOTED_CHARACTERS].rstrip("\\") + "..."
     return f"'{shown}'"
 
@@ -56,29 +57,27 @@ cdef object _element(
 
 
 cdef str _explain(const ElementFault *fault, uint64_t count, str name):
-    cdef str start = f"BYTES data of input {_quote(name)}: not {count} length-prefixed elements ("
+    cdef str start = f"BYTES data of input {_quote(name)}: not {count} length-prefixed elements"
     cdef str reason
     if fault.trailing:
-        reason = (
-            f"{fault.remaining} bytes follow the last element at offset {fault.offset})"
-        )
+        reason = f"{fault.remaining} bytes follow the last element at offset {fault.offset}"
     elif fault.short_prefix:
         reason = (
             f"element {fault.index} needs a 4-byte length at offset {fault.offset}, "
-            f"{fault.remaining} remain)"
+            f"{fault.remaining} remain"
         )
     else:
         reason = (
             f"element {fault.index} claims {fault.claimed} bytes at offset {fault.offset}, "
-            f"{fault.remaining} remain)"
+            f"{fault.remaining} remain"
         )
-    if count > 1:  # one element has no list of sizes
-        reason += (
-            "; accepted are elements that each have a 4-byte little-endian length in front, or "
-            "bare elements one after the other with their sizes in 'binary_data_size', "
-            "as in \"9821,12302\""
+    cdef str advice = "; write each element after its 4-byte little-endian length"
+    if count > 1:  # A single number in 'binary_data_size' is the size of the whole tensor.
+        advice += (
+            ", or bare elements one after the other with their sizes in 'binary_data_size', as in "
+            "\"9821,12302\""
         )
-    return start + reason
+    return f"{start} ({reason}){advice}"
 
 
 cdef list _prefixed(object buffer, const ExportedBytes &body, uint64_t count, bint as_views):
@@ -127,9 +126,9 @@ def read(
 ) -> list[bytes | memoryview]:
     """Return the elements of a BYTES tensor, by the rule that REST and gRPC share.
 
-    With `sizes` the elements are bare. Without `sizes`, exactly `count` length-prefixed elements
-    must use up the buffer. Otherwise, if `count` is 1 and the input takes images, the whole buffer
-    is the image.
+    With `sizes` the elements are bare. Without `sizes`, if `count` length-prefixed elements fill
+    the buffer, they are returned. If not, and `count` is 1 and the input takes images, the whole
+    buffer is the image.
 
     Args:
         buffer: The tensor's bytes; any C-contiguous buffer.

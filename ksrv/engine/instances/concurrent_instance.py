@@ -61,12 +61,12 @@ class ConcurrentInstance:
             batch: Any = None
             if taken is None:
                 # Unless it is false, the decode thread may have made a batch ready since.
-                if not host.wait_apart():
+                if not host.wait_decoded():
                     break
             elif taken is True:
                 batch = host.take_ready()
             elif taken and taken[0].batch_key >= FIRST_UNSHARED_KEY:
-                host.decode_apart(taken)
+                host.decode_slow(taken)
             elif taken:
                 batch = instance._batch_of(taken)
             if batch is None or not self._begin(batch):

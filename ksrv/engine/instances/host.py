@@ -237,7 +237,7 @@ class InstanceHost:
         """Return the error for a request that finds the queue full."""
         return queue_full(self.spec.name, self.config.queue_size)
 
-    def decode_apart(self, handles: list[QueuedRequest]) -> None:
+    def decode_slow(self, handles: list[QueuedRequest]) -> None:
         """Take over requests whose images take long to decode, and requeue them decoded."""
         if not self._decode_thread.take(handles):
             answers = [self.queue_full()] * len(handles)
@@ -249,7 +249,7 @@ class InstanceHost:
         if batch.handles:
             self.requeue(batch)
 
-    def wait_apart(self) -> bool:
+    def wait_decoded(self) -> bool:
         """Wait until the decode thread has no request left; return whether a batch may be ready."""
         # A batch may have been requeued, and the thread ended, since the queue was found empty.
         return self._decode_thread.wait() or bool(self._ready)

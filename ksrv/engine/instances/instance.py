@@ -231,7 +231,7 @@ class Instance(InstanceRunner):
             else:
                 taken = dispatcher.serve()
             if taken is None:
-                if host.wait_apart():
+                if host.wait_decoded():
                     continue  # the decoded requests are among the ready batches
                 break
             if type(taken) is int and dispatcher is not None:
@@ -247,7 +247,7 @@ class Instance(InstanceRunner):
                     break
                 continue
             if taken is not True and taken and taken[0].batch_key >= FIRST_UNSHARED_KEY:
-                host.decode_apart(taken)
+                host.decode_slow(taken)
                 continue
             batch = host.take_ready() if taken is True else self._batch_of(taken)
             regroup_ns = 0
@@ -290,9 +290,9 @@ class Instance(InstanceRunner):
             self._dispatcher.ring.batches.leave_ring()
         self._dispatcher = None
 
-    def _decode_apart(self, handles: list[QueuedRequest]) -> None:
-        """See `InstanceHost.decode_apart`. Called by `InstanceRunner`, for an inline run."""
-        self._host.decode_apart(handles)
+    def _decode_slow(self, handles: list[QueuedRequest]) -> None:
+        """See `InstanceHost.decode_slow`. Called by `InstanceRunner`, for an inline run."""
+        self._host.decode_slow(handles)
 
     # ---- a batch ----------------------------------------------------------------------------
 

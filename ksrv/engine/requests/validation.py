@@ -19,7 +19,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, cast
 
-from ksrv._native.images.image_header import DECODED_APART_NS
+from ksrv._native.images.image_header import SLOW_DECODE_NS
 from ksrv._native.server.instance_runner import FIRST_UNSHARED_KEY
 from ksrv._native.tensor.padding import LENGTH_KEYS, LengthBuckets
 from ksrv.engine.requests.audio_input import AudioInput
@@ -70,7 +70,7 @@ class RequestValidator:
         images: How the images of each image input are prepared, by input name.
         audio: The readers of inputs that take sounds, by input name.
         split: Whether a request with more rows than a batch may be split.
-        decodes_apart: Whether slow images are decoded on a separate thread.
+        has_decode_thread: Whether slow images are decoded on a separate thread.
     """
 
     def __init__(
@@ -80,12 +80,12 @@ class RequestValidator:
         audio: Mapping[str, AudioInput] | None = None,
         *,
         split: bool = False,
-        decodes_apart: bool = True,
+        has_decode_thread: bool = True,
     ) -> None:
         self.spec = spec
         self.split = split
         self._audio = audio or {}
-        self._decodes_apart = decodes_apart
+        self._has_decode_thread = has_decode_thread
         declared = () if spec.accepts_any_inputs else spec.inputs
         self._inputs = {entry.name: _input(entry, (images or {})) for entry in declared}
         self._outputs = {entry.name for entry in spec.outputs}
@@ -143,7 +143,7 @@ class RequestValidator:
                 f"them one after the other, or, if the handler carries the state from row to row, write sequences: "
                 f"{{several_rows: true}}"
             )
-        if decode_ns >= DECODED_APART_NS and self._decodes_apart:
+        if decode_ns >= SLOW_DECODE_NS and self._has_decode_thread:
             return Validated(rows, next(self._next_unshared_key))
         return Validated(rows, self._batch_key(request, shapes))
 

@@ -206,7 +206,7 @@ class Service:
     def _prepare_process(self) -> None:
         """Change settings of malloc and OpenCV for the whole process."""
         if self.settings.retain_freed_memory:
-            buffer_pool.tune_malloc(keep=256 << 20, no_mmap=True)
+            buffer_pool.tune_malloc(kept_bytes=256 << 20, no_mmap=True)
         else:
             buffer_pool.tune_malloc()
         opencv.own_process()

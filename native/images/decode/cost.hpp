@@ -8,8 +8,8 @@
 
 namespace ksrv {
 
-// Above this decode time (about fifty million pixels), a request's pictures are decoded separately from other requests.
-inline constexpr std::uint64_t DECODED_APART_NS = 200'000'000;
+// From this decode time on (about fifty million pixels), the pictures of a request are decoded on a separate thread.
+inline constexpr std::uint64_t SLOW_DECODE_NS = 200'000'000;
 
 // About how many nanoseconds decoding takes: 15 us for the start of a decoder, 4 ns for each pixel, and for a JPEG 0.5
 // ns for each pixel and scan.

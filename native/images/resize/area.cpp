@@ -17,14 +17,15 @@ namespace {
 
 using Share = AreaResize::Share;
 
-constexpr std::size_t SLACK_FLOATS = 4;        // after each row of sums, for whole vectors
-constexpr double SMALLEST_PART = 1e-3;          // OpenCV ignores smaller parts of a pixel
+constexpr double SMALLEST_PART = 1e-3;  // OpenCV ignores smaller parts of a pixel
 
 double scale_of(std::size_t from, std::size_t to) noexcept {
+    // OpenCV divides twice; `from / to` could differ in the last bit.
     return 1.0 / (static_cast<double>(to) / static_cast<double>(from));
 }
 
-// The most shares of the results [start, start + count). Each result has whole pixels and one pixel at each end.
+// An upper bound for the number of shares of `count` results. Each result covers whole pixels and a part of a pixel at
+// each end.
 std::size_t most_shares(std::size_t from, std::size_t to, std::size_t count) noexcept {
     return count * (static_cast<std::size_t>(scale_of(from, to)) + 3);
 }
@@ -127,15 +128,15 @@ AreaResize::AreaResize(const ResizeWindow &window, const PixelTarget &target,
 }
 
 bool AreaResize::prepare() noexcept {
-    const std::size_t row = (values_ + SLACK_FLOATS) * sizeof(float);
+    const std::size_t row = values_ * sizeof(float);
     const std::size_t most_columns = most_shares(window_.width, window_.full_width, window_.out_width);
     const std::size_t most_rows = most_shares(window_.height, window_.full_height, window_.out_height);
     const std::size_t shares = (most_columns + most_rows) * sizeof(Share);
     std::uint8_t *const start = reserve_rows<AreaResize>(shares + 2 * row + rows_out_.nbytes());
     if (!start) return false;
     row_ = reinterpret_cast<float *>(start + shares);
-    sum_ = row_ + values_ + SLACK_FLOATS;
-    rows_out_.use(reinterpret_cast<std::uint8_t *>(sum_ + values_ + SLACK_FLOATS));
+    sum_ = row_ + values_;
+    rows_out_.use(reinterpret_cast<std::uint8_t *>(sum_ + values_));
     Share *const columns = reinterpret_cast<Share *>(start), *const rows = columns + most_columns;
     columns_ = columns;
     column_count_ = make_shares(window_.width, window_.full_width, window_.left, window_.out_width, columns);
@@ -158,7 +159,7 @@ void AreaResize::take(std::uint32_t row, const std::uint8_t *pixels) noexcept {
     }
 #endif
     const std::size_t done = quick ? (columns_[quick - 1].result + 1) * window_.channels : 0;
-    std::fill(row_ + done, row_ + values_, 0.0f);
+    std::fill(row_ + done, row_ + values_, 0.0f);  // `sum_shares` adds to these.
     sum_shares(pixels, window_.channels, columns_ + quick, column_count_ - quick, row_);
     for (; next_share_ < row_count_ && rows_[next_share_].source == row; ++next_share_) {
         const Share &share = rows_[next_share_];

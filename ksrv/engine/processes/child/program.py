@@ -266,7 +266,7 @@ def main(arguments: Sequence[str]) -> int:
     os.close(descriptor)
     faulthandler.enable()
     # no_mmap: large single allocations are kept too.
-    buffer_pool.tune_malloc(keep=_KEPT_BYTES, no_mmap=True)
+    buffer_pool.tune_malloc(kept_bytes=_KEPT_BYTES, no_mmap=True)
     sys.argv = ["ksrv-handler"]
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]

@@ -196,7 +196,7 @@ def test_server_error_for_an_image_fails_only_its_request(serve, monkeypatch):
 @pytest.fixture
 def heavy(monkeypatch):
     """A picture that counts as slow, and a decoder that holds it back."""
-    monkeypatch.setattr(validation, "DECODED_APART_NS", 1_000_000)  # about 250,000 pixels
+    monkeypatch.setattr(validation, "SLOW_DECODE_NS", 1_000_000)  # about 250,000 pixels
     return Decoder(monkeypatch, held=7), png(7, 600, 600)
 
 
