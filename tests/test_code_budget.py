@@ -74,7 +74,7 @@ def code_lines(name: str) -> int:
 
 def test_the_code_stays_within_its_budget():
     if not (ROOT / ".git").exists():
-        pytest.skip("the listing is git's, and this is no checkout")
+        pytest.skip("the listing is git's, and this is not a checkout")
     listing = subprocess.run(
         ["git", "ls-files", "ksrv", "native"], cwd=ROOT, check=True, capture_output=True, text=True
     ).stdout.splitlines()

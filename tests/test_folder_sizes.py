@@ -31,7 +31,7 @@ def subjects_by_folder() -> dict[Path, set[str]]:
 
 def test_folders_have_at_most_fifteen_subjects():
     if not (ROOT / ".git").exists():
-        pytest.skip("the listing is git's, and this is no checkout")
+        pytest.skip("the listing is git's, and this is not a checkout")
     crowded = {
         str(folder): sorted(subjects)
         for folder, subjects in subjects_by_folder().items()

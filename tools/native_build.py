@@ -407,7 +407,7 @@ def translate(steps: Sequence[Step]) -> str:
     )
     said = run.stdout + run.stderr
     if run.returncode != 0:
-        raise BuildFailed(f"{said}{undeclared(said)}a module is no valid Cython")
+        raise BuildFailed(f"{said}{undeclared(said)}a module is not valid Cython")
     for step in steps:
         step.record.write_text(step.recorded)
     return said

@@ -136,7 +136,7 @@ class Stub:
             text = path.read_text()
             return parse_from_strings(str(path), text, context=context, level=level).body
         except CompileError as error:
-            raise BuildFailed(f"{error}\n{path} is no valid Cython") from error
+            raise BuildFailed(f"{error}\n{path} is not valid Cython") from error
 
     def note_imports(self, node: Any) -> None:
         if isinstance(node, Nodes.FromCImportStatNode):

@@ -3,8 +3,8 @@
     python benchmarks/core/ratios.py benchmarks/results/core.json [--all] [--json PATH]
 
 The ratio divides the least time of a way by the least time of its limit, because other work of the machine disturbs the
-least time least. A missed target is printed and is no failure: times depend on the machine. A row whose benchmark did
-not run has a note. `--all` adds every timing, `--json` writes the rows for other programs.
+least time least. A missed target is printed, but the script does not fail: times depend on the machine. A row whose
+benchmark did not run has a note. `--all` adds every timing, `--json` writes the rows for other programs.
 """
 
 import argparse

@@ -129,7 +129,7 @@ def message(model: str, shape: str, payload: bytes) -> bytes:
 
 
 def exchange(client: socket.socket, data: bytes, room: bytearray, expected: int = 200) -> float:
-    """Send a message, receive its answer and return the seconds; another status is no result."""
+    """Send a message, receive its answer and return the seconds; another status is not a result."""
     began = time.perf_counter()
     sender = threading.Thread(target=client.sendall, args=(data,)) if len(data) > 1 << 20 else None
     if sender is None:

@@ -51,7 +51,7 @@ def init(kind: str, folder: Path, force: bool) -> None:
     name = folder.resolve().name
     if not is_model_name(name):
         raise click.UsageError(
-            f"'{name}' is no model name; expected letters, digits, '.', '_' and '-', the first of "
+            f"'{name}' is not a model name; expected letters, digits, '.', '_' and '-', the first of "
             f"them a letter or a digit"
         )
     # pytest refuses two test files with the same name, so tests of several models need different names.

@@ -41,7 +41,7 @@ def decode(method: str, content: bytes) -> dict[str, Any]:
     try:
         answer = methods(INFERENCE)[method][1].FromString(content)
     except DecodeError as error:
-        raise ValueError(f"it is no protobuf message of this call: {error}") from error
+        raise ValueError(f"it is not a protobuf message of this call: {error}") from error
     document: dict[str, Any] = _read(answer)
     return document
 

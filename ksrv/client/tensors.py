@@ -84,7 +84,7 @@ def encode(name: str, value: Any, declared: Declared | None) -> Tensor:
         array = np.asarray(value)
     except ValueError as error:
         raise ValueError(
-            f"the input {name!r} is no array: {error}; give rows of one shape, or one request for each shape"
+            f"the input {name!r} is not an array: {error}; give rows of one shape, or one request for each shape"
         ) from error
     if array.dtype.kind in "OSU":
         return _encode_bytes(name, array, declared)

@@ -40,7 +40,7 @@ def import_models(path: Path, repository: Path | None) -> None:
         found = next(filter(None, (one.examine(path) for one in installed())), None)
         if found is None:
             raise click.ClickException(
-                f"{path} is no model of another server: expected an archive, a repository or a config.json"
+                f"{path} is not a model of another server: expected an archive, a repository or a config.json"
             )
         click.echo(f"{found.name} {found.version}")
         for line in found.lines():

@@ -150,7 +150,7 @@ class Batch(Mapping[str, Array]):
             return cast("torch.Tensor", None)
         entry = self._entry(name)
         if entry.datatype == "BYTES":
-            raise TypeError(f"the input {name!r} is BYTES, which is no torch tensor")
+            raise TypeError(f"the input {name!r} is BYTES, which is not a torch tensor")
         tensor = cast("torch.Tensor", self._put(self[name]))
         return tensor.view(bfloat16()) if entry.datatype == "BF16" else tensor
 
@@ -328,7 +328,7 @@ def header_of(name: object, value: object) -> tuple[str, str]:
     """Return the name and the value of a response header as plain texts.
 
     Raises:
-        TypeError: The name is no text, or the value neither a text nor a number.
+        TypeError: The name is not text, or the value neither a text nor a number.
         ValueError: A header cannot have such a name or value.
     """
     name, plain = _plain_pair("header", name, value)
@@ -345,7 +345,7 @@ def parameter_of(name: object, value: object) -> tuple[str, Parameter]:
     """Return the name and the value of a response parameter as built-in types of Python.
 
     Raises:
-        TypeError: The name is no text, or the value is neither a bool nor a number nor a text.
+        TypeError: The name is not text, or the value is neither a bool nor a number nor a text.
         ValueError: The protocol cannot carry the name or the value.
     """
     name, plain = _plain_pair("parameter", name, value)

@@ -57,7 +57,7 @@ def make_handler(target: str | None, modules: ModelImporter) -> Any:
         An object with `initialize(context)` and `handle(batch, context)`.
 
     Raises:
-        HandlerError: The target does not exist or is no handler.
+        HandlerError: The target does not exist or is not a handler.
     """
     if target is None:
         return BaseHandler()
@@ -77,7 +77,7 @@ def handler_of(found: Any, target: str) -> Any:
         found: The class or function.
 
     Raises:
-        HandlerError: It is no handler.
+        HandlerError: It is not a handler.
     """
     if inspect.isclass(found):
         try:

@@ -131,6 +131,6 @@ def _read_safetensors(path: Path) -> Mapping[str, Any]:
         state: dict[str, Any] = load_file(path)
     except (SafetensorError, OSError) as error:
         raise ModelLoadError(
-            f"{path} is no safetensors file: {short(error)}; copy it or save it again"
+            f"{path} is not a safetensors file: {short(error)}; copy it or save it again"
         ) from None
     return state

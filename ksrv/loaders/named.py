@@ -39,7 +39,7 @@ class NamedModel(ABC):
 
     @abstractmethod
     def run(self, feeds: Mapping[str, Array]) -> dict[str, Array]:
-        """Run the model on inputs by name. The names may be no Python identifiers, so they are no keywords here.
+        """Run the model on inputs by name. The names may not be Python identifiers, so they are not keywords here.
 
         Returns:
             The outputs by name.

@@ -36,7 +36,7 @@ def check_external_data(path: Path, root: Path) -> None:
         root: The folder in which the data must be. The names in the file are relative to the file's folder.
 
     Raises:
-        ModelLoadError: The file is no protobuf, or names data outside the folder, a link, or a file
+        ModelLoadError: The file is not protobuf, or names data outside the folder, a link, or a file
             with several names.
     """
     if path.stat().st_size == 0:
@@ -47,7 +47,7 @@ def check_external_data(path: Path, root: Path) -> None:
     try:
         names = set(_locations(data, "model", 0))
     except (ValueError, IndexError):
-        raise ModelLoadError(f"{path} is no ONNX file; copy it or export it again") from None
+        raise ModelLoadError(f"{path} is not an ONNX file; copy it or export it again") from None
     for name in sorted(names):
         _check_location(path, root, name)
 
@@ -74,7 +74,7 @@ def _check_location(path: Path, root: Path, name: str) -> None:
             raise ModelLoadError(f"{shown}, which is reached through a link; copy the file itself")
     if not stat.S_ISREG(state.st_mode) or state.st_nlink != 1:
         raise ModelLoadError(
-            f"{shown}, which is no plain file with one name; copy it, without hard links"
+            f"{shown}, which is not a plain file with one name; copy it, without hard links"
         )
 
 

@@ -216,7 +216,7 @@ def _weights(path: Path, root: Path) -> Path:
     with path.open("rb") as file:
         head = file.read(_HEAD_BYTES)
     if not _IR.match(head):
-        raise ModelLoadError(f"{path} is no OpenVINO IR: expected XML that begins with <net>")
+        raise ModelLoadError(f"{path} is not an OpenVINO IR: expected XML that begins with <net>")
     weights = path.with_suffix(".bin")
     if not weights.is_file():
         raise ModelLoadError(f"{path} needs its weights in {weights.name} beside it")

@@ -171,7 +171,7 @@ def _order(request: LoadRequest, known: list[str]) -> tuple[str, ...]:
 
 
 def _specs(names: Sequence[str], values: Sequence[Any], ranges: Any) -> tuple[TensorSpec, ...]:
-    """Return the declarations of tensors for clients; empty if a value is no tensor of a KServe v2 datatype."""
+    """Return the declarations of tensors for clients; empty if a value is not a tensor of a KServe v2 datatype."""
     specs = []
     for name, value in zip(names, values, strict=True):
         kind = DATATYPES.get(str(getattr(value, "dtype", None)))
@@ -196,7 +196,7 @@ def _dimension(size: Any, ranges: Any) -> Dimension:
     if isinstance(size, int):
         return size
     bounds = ranges.get(size.node.expr)
-    # Bounds are sympy's numbers; an infinite bound is no integer.
+    # Bounds are sympy's numbers; an infinite bound is not an integer.
     if bounds is None or not bounds.lower.is_Integer or not bounds.upper.is_Integer:
         return -1
     low, high = max(int(bounds.lower), 1), int(bounds.upper)

@@ -60,7 +60,7 @@ def refused(path: Path, expected: str, reason: str) -> ModelLoadError:
     if kind != "other":
         return ModelLoadError(f"{path} cannot be read: {reason}; copy it or save it again")
     cause = reason.partition(". ")[0]  # without torch's advice, which is about torch.load
-    return ModelLoadError(f"{path} is no file of {expected}: {cause}; copy it or save it again")
+    return ModelLoadError(f"{path} is not a file of {expected}: {cause}; copy it or save it again")
 
 
 def pickled(path: Path, reason: str) -> ModelLoadError:
@@ -95,7 +95,7 @@ def _saved(path: Path) -> ModelLoadError:
         return pickled(path, unpickling_reason(error))
     except Exception as error:  # noqa: BLE001  on other bytes its readers raise any exception
         return ModelLoadError(
-            f"{path} is no file of torch's: {short(error)}; copy it or save it again"
+            f"{path} is not a file of torch's: {short(error)}; copy it or save it again"
         )
     what = "weights only (a state_dict)" if isinstance(found, Mapping) else type(found).__name__
     return ModelLoadError(

@@ -160,7 +160,7 @@ class VersionPolicy(msgspec.Struct, frozen=True, kw_only=True):
 class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
     """One model version's settings, checked, with every path absolute and every default filled in.
 
-    The fields without a `Key`, from `runner` on, are no keys of model.yaml: the reader of the model's format sets them.
+    The fields without a `Key`, from `runner` on, are not keys of model.yaml: the reader of the format sets them.
 
     Attributes:
         handler: FILE.py[:NAME], package.module:NAME, or image_classifier, image_segmenter, object_detector,

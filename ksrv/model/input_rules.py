@@ -306,7 +306,7 @@ def _check_padded(tensor: TensorSpec, index: int) -> None:
         _fail(index, ("shape",), f"the input {tensor.name!r} holds {kind}, which are not padded")
     for axis, size in enumerate(tensor.shape):
         if tensor.lengths[axis] and (not axis or not _is_open(size)):
-            _fail(index, ("shape",), f"the dimension {axis} of {tensor.name!r} is no length")
+            _fail(index, ("shape",), f"the dimension {axis} of {tensor.name!r} is not a length")
     try:
         padding_element(tensor)
     except (ValueError, OverflowError) as error:

@@ -88,7 +88,7 @@ def is_content_type(value: object) -> bool:
 
 
 def read_dimension(value: object) -> Dimension | None:
-    """Return the dimension for a value, or None if it is no dimension.
+    """Return the dimension for a value, or None if it is not a dimension.
 
     Args:
         value: A positive number, -1 for any size, or a range "100:200".

@@ -24,7 +24,7 @@ class NotebookServer:
         settings: The keys of model.yaml for the only handler.
 
     Raises:
-        CannotServe: A handler cannot be written into a file, or a setting is no plain value.
+        CannotServe: A handler cannot be written into a file, or a setting is not a plain value.
         ServerFailed: The server does not start; the error's text contains its log.
     """
 
@@ -123,7 +123,7 @@ def serve(
         In a notebook the running server.
 
     Raises:
-        CannotServe: A handler has no file or name to be found by, or a setting is no plain value.
+        CannotServe: A handler has no file or name to be found by, or a setting is not a plain value.
         ServerFailed: In a notebook, the server does not start; the error's text contains its log.
     """
     named = {"model_name": name, "http": http, "grpc": grpc, "workers": workers, "reload": reload}

@@ -65,7 +65,7 @@ def read_request(message: bytes | memoryview, limits: Limits) -> Request:
         message: The bytes as received.
 
     Raises:
-        InvalidRequest: The bytes are no ModelInferRequest, or exceed a limit.
+        InvalidRequest: The bytes are not a ModelInferRequest, or exceed a limit.
     """
     found = _scan(message, limits)
     if found is None:

@@ -99,7 +99,7 @@ def to_element(value: object, is_base64: bool, subject: str, place: int) -> Elem
         place: The index of the value in the flat data, for the error.
 
     Raises:
-        InvalidRequest: The value is no element.
+        InvalidRequest: The value is not an element.
     """
     text = value
     if isinstance(value, dict) and value.keys() == {B64}:

@@ -82,7 +82,7 @@ def read_rows(declared: TensorSpec, rows: list[Any], index: int, limits: Limits)
         index: The index of the input in the request, for errors.
 
     Raises:
-        InvalidRequest: A value is no number, text or list of them.
+        InvalidRequest: A value is not a number, text or list of them.
     """
     values, row = flat(rows, declared.name, index, limits)
     _check_filled(declared.name, [len(rows), *row], values)
@@ -109,7 +109,7 @@ def read_tensor(
         index: The index of the input in the request, for errors.
 
     Raises:
-        InvalidRequest: A value is no text and no number of the datatype, or the shape has another size.
+        InvalidRequest: A value is neither a text nor a number of the datatype, or the shape has another size.
     """
     owner = subject(name, index)
     is_file = declared is not None and declared.takes_files

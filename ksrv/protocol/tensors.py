@@ -25,7 +25,7 @@ _OTHER_NAMES = {dtype.name: name for dtype, name in NAME_BY_DTYPE.items()} | {
 
 
 def no_datatype(subject: str, given: str) -> str:
-    """Return the error text for a name that is no datatype."""
+    """Return the error text for a name that is not a datatype."""
     upper = given.upper()
     meant = upper if upper in NAMES else _OTHER_NAMES.get(given.lower(), "")
     expected = meant or f"one of {', '.join(NAMES)}"

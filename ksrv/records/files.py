@@ -111,7 +111,7 @@ def _is_written(path: Path) -> bool:
 
 
 def _locked(path: Path, access: int, lock: int) -> int | None:
-    """Open and lock a file. Return None if another worker writes it, if it was removed, or if it is no regular file."""
+    """Open and lock a file. Return None if another worker writes it, or if it was removed or is not a regular file."""
     try:
         # A symbolic link could lead to any file, and opening a pipe would wait for its other end.
         file = os.open(path, access | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)

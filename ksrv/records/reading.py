@@ -42,7 +42,7 @@ def read_records(path: Path, most: int | None = None) -> Iterator[Record]:
         most: The most records to yield; None for all.
 
     Raises:
-        RecordError: The path has no file of records, or a line is no record.
+        RecordError: The path has no file of records, or a line is not a record.
     """
     yield from islice(chain.from_iterable(map(_of_file, record_files(path))), most)
 
@@ -61,6 +61,6 @@ def _of_file(file: Path) -> Iterator[Record]:
                 if line.strip():
                     yield decoder.decode(line)
     except msgspec.MsgspecError as error:
-        raise RecordError(f"{file}:{number}: the line is no record: {error}") from None
+        raise RecordError(f"{file}:{number}: the line is not a record: {error}") from None
     except OSError as error:
         raise RecordError(f"{file} cannot be read: {error.strerror or error}") from error

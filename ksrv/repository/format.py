@@ -50,7 +50,7 @@ class ListReader(Protocol):
         """Yield the models that a file lists.
 
         Raises:
-            ConfigError: The file is no list of models. A fault of one model is the error of its entry.
+            ConfigError: The file is not a list of models. A fault of one model is the error of its entry.
         """
 
 

@@ -36,7 +36,7 @@ def read_settings_text(path: Path) -> str:
     """Return the text of a settings file.
 
     Raises:
-        ConfigError: The file cannot be read, is no UTF-8 text, or is too long.
+        ConfigError: The file cannot be read, is not UTF-8 text, or is too long.
     """
     try:
         with path.open("rb") as file:
@@ -99,7 +99,7 @@ class Document:
         """Return the parsed content of a file.
 
         Raises:
-            ConfigError: The file cannot be read, is no UTF-8 text, is too long, or is no valid YAML.
+            ConfigError: The file cannot be read, is not UTF-8 text, is too long, or is not valid YAML.
         """
         return cls(path, read_settings_text(path))
 

@@ -41,7 +41,7 @@ def serve(
         settings: Settings of the only handler.
 
     Raises:
-        CannotServe: A handler has no file or no name in it, or a setting is no plain value.
+        CannotServe: A handler has no file or no name in it, or a setting is not a plain value.
     """
     if not _being_imported(inspect.currentframe()):
         _become(serve_command(*handlers, server=server, settings=settings))
@@ -161,7 +161,7 @@ def settings_json(settings: Mapping[str, Any]) -> str:
         settings: The keys of model.yaml.
 
     Raises:
-        CannotServe: They are no plain values.
+        CannotServe: They are not plain values.
     """
     try:
         return json.dumps(plain_settings(settings), allow_nan=False)

@@ -133,7 +133,7 @@ def _unknown(key: str, source: str, known: Mapping[str, Field]) -> str:
 def _from_environment(
     environment: Mapping[str, str], known: Mapping[str, Field]
 ) -> tuple[dict[str, _Given], list[str]]:
-    """Return the settings among the variables, and a warning for each variable that is no setting."""
+    """Return the settings among the variables, and a warning for each variable that is not a setting."""
     given = {}
     warnings = []
     for variable, value in environment.items():
@@ -146,7 +146,9 @@ def _from_environment(
             given[key] = _Given(value, f"environment variable {variable}")
         elif not SERVICE_VARIABLE.fullmatch(variable):
             near = did_you_mean(variable, [field.variable for field in known.values()])
-            warnings.append(f"environment variable {variable} is no setting and is not read{near}")
+            warnings.append(
+                f"environment variable {variable} is not a setting and is not read{near}"
+            )
     return given, warnings
 
 
@@ -244,7 +246,7 @@ def _check_origins(origins: Sequence[str]) -> None:
     """Refuse a value that no browser sends as an origin.
 
     Raises:
-        ValueError: A value is no origin.
+        ValueError: A value is not an origin.
     """
     for origin in origins:
         if _ORIGIN.fullmatch(origin) is None:
@@ -271,7 +273,7 @@ class Resolved:
 
     Attributes:
         origins: The source of each setting that is not a default, by dotted key.
-        warnings: Sentences about variables that are no settings.
+        warnings: Sentences about variables that are not settings.
     """
 
     settings: ServerSettings

@@ -47,7 +47,7 @@ class Server(ChildServer):
         grpc: The gRPC address as HOST:PORT; "" if gRPC is off.
 
     Raises:
-        CannotServe: A handler has no file or no name in it, or its settings are no plain values.
+        CannotServe: A handler has no file or no name in it, or its settings are not plain values.
     """
 
     def __init__(

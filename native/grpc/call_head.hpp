@@ -19,7 +19,7 @@ enum class Encoding : uint8_t { identity, gzip, deflate, other };
 struct CallHead {
     static constexpr uint64_t NO_TIMEOUT = UINT64_MAX;
 
-    // Adds a field. (The caller adds `:path` only if the path is no known method.) If memory is short, sets `fault`,
+    // Adds a field. (The caller adds `:path` only if the path is not a known method.) If memory is short, sets `fault`,
     // and drops further fields.
     void add(std::string_view name, std::string_view value) noexcept;
     // Chooses the call's id.

@@ -33,7 +33,7 @@ std::string field_of(std::string_view head, std::string_view name) {
     return found;
 }
 
-// Zeros are no id (W3C Trace Context 3.2.2).
+// Zeros are not an id (W3C Trace Context 3.2.2).
 void new_id(unsigned char *id, std::size_t size) noexcept {
     std::uint64_t random[2];
     next_random(random);

@@ -126,7 +126,7 @@ def test_mutated_message_is_read_or_refused(mutations, cut, elements):
         except ChannelError:
             return
         except TimeoutError:
-            assert len(changed) == 1  # a bell, which is no message
+            assert len(changed) == 1  # a bell, which is not a message
             return
         for one in answer.tensors:
             if isinstance(one.data, np.ndarray):

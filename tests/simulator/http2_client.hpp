@@ -18,7 +18,7 @@ class Inflater {
     Inflater(const Inflater &) = delete;
     Inflater &operator=(const Inflater &) = delete;
 
-    // False: it is no header block.
+    // False: it is not a header block.
     bool read(const std::string &block, std::map<std::string, std::string> *out) {
         static auto *const step =
             find<ssize_t(void *, ksrv::http2::Field *, int *, const uint8_t *, size_t, int)>("nghttp2_hd_inflate_hd2");

@@ -188,7 +188,7 @@ class HttpClient final : public Client {
     void read_answers() {
         for (;;) {
             if (got_.size() < 12) return;
-            if (got_.compare(0, 7, "HTTP/1.") != 0) wrong("what it gets is no answer: " + got_.substr(0, 40));
+            if (got_.compare(0, 7, "HTTP/1.") != 0) wrong("what it gets is not an answer: " + got_.substr(0, 40));
             const size_t end = got_.find("\r\n\r\n");
             if (end == std::string::npos) return;
             const std::string head = got_.substr(0, end + 2);

@@ -1,6 +1,6 @@
 // Descriptors that no kernel knows: sockets and the network between them, epoll, eventfd, and channels to other processes.
 //
-// Strategy: a link is one connection. Its client is no thread: it puts bytes on the way, which arrive later and in other pieces,
+// Strategy: a link is one connection. Its client is not a thread: it puts bytes on the way, which arrive later and in other pieces,
 // and takes bytes out of what the server has sent. The process's end behaves like Linux: level and edge triggered events,
 // one-shot events, low-water marks, half-closed and reset connections, and full buffers. Numbers of descriptors are reused at
 // once, so that a call with a closed descriptor meets another link. A call with a free descriptor ends the simulation.

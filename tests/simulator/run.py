@@ -42,7 +42,7 @@ def write_certificate(folder: Path) -> list[str]:
     """Write a key and its certificate into a folder, and return their paths.
 
     They are as long each time, and so are their signatures: a seed repeats the sizes of all that is sent over TLS. The key
-    is no secret, because everybody can make it.
+    is not a secret, because everybody can make it.
     """
     key, chain = folder / "simulator.key", folder / "simulator.pem"
     made = base64.b64encode(ED25519_KEY + hashlib.sha256(b"ksrv's simulator").digest()).decode()

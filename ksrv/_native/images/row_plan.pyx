@@ -77,7 +77,7 @@ cdef class RowPlan:
         if inner.height != height or inner.width != width:
             raise ValueError(f"the part {part} lies outside of a row of {slot.shape}")
         if len(border) > BORDER or (border and whole.channels * slot.itemsize != len(border)):
-            raise ValueError(f"a border of {len(border)} bytes is no pixel of {slot.shape}")
+            raise ValueError(f"a border of {len(border)} bytes is not a pixel of {slot.shape}")
         conversion.aim(inner, channels, bfloat16, &self.job.target)
         fill_window(&self.job.window, size, channels, full, offset, inner)
         self.job.kind = <ResizeKind><int>KINDS[kind]

@@ -39,7 +39,7 @@ cdef bytes _decoded(const unsigned char *text, size_t length):
         with nogil:
             end = decode_base64(text, length, out)
     if end != length:
-        raise Base64Error(f"characters {end} to {end + 3} are no group of base64")
+        raise Base64Error(f"characters {end} to {end + 3} are not a group of base64")
     return made
 
 

@@ -137,7 +137,7 @@ def write(array: Buffer, str datatype not None) -> bytes:
     source.take(array)
     count = source.length // item_size_of(found)
     if count * item_size_of(found) != source.length:
-        raise ValueError(f"{source.length} bytes are no {datatype} values")
+        raise ValueError(f"{source.length} bytes are not {datatype} values")
     text = PyBytes_FromStringAndSize(NULL, <Py_ssize_t>(count * width + 2))
     room = PyBytes_AS_STRING(text)
     with nogil:

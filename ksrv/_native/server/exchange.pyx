@@ -278,7 +278,7 @@ def choose_request_id(given: str, traceparent: str) -> str:
     """Return the id of a request that gunicorn or grpcio has received.
 
     Args:
-        given: Its `X-Request-ID`. Repeated fields are joined by commas, so they are no valid id.
+        given: Its `X-Request-ID`. Repeated fields are joined by commas, so they are not a valid id.
         traceparent: Its `traceparent`.
     """
     cdef RequestId made

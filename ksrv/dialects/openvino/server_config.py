@@ -105,7 +105,7 @@ class _Model:
         try:
             with self._document.naming_faults(self._at):
                 if given is not None and not named:
-                    raise Fault(("name",), f"{describe(given)} is no model name")
+                    raise Fault(("name",), f"{describe(given)} is not a model name")
                 self._document.convert(ModelItem, item, self._at[:-1])
                 self._fill(entry, self._document.convert(ModelKeys, raw, self._at))
         except (ConfigError, OSError) as error:
@@ -174,7 +174,7 @@ class _Model:
             raise Fault(("base_path",), f"{given[:128]!r} goes up a folder; name the folder itself")
         root = (self._path.absolute().parent / path).absolute()
         if not root.is_dir():
-            raise Fault(("base_path",), f"{root} is no folder")
+            raise Fault(("base_path",), f"{root} is not a folder")
         self._report.applied["base_path"] = str(root)
         return root
 

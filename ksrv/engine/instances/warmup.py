@@ -101,7 +101,7 @@ class WarmUp:
             if error is not None:
                 break
             passed = size
-        # The engine refuses calls to other models here (`calls_nobody`) and sets `has_called`: the error is no fault.
+        # The engine refuses calls to other models here (`calls_nobody`) and sets `has_called`. This is not a fault.
         if request.has_called and not self.spec.concurrency:
             log.info(
                 "the model %s calls other models; name them under calls: in its model.yaml, so that the calls of "
@@ -148,8 +148,8 @@ class WarmUp:
                 errors = list(instance.execute(batch.inputs(), self._deadline()).failures.values())
             except KsrvError as error:
                 errors = [error]
-        # StreamNeeded is no failure: the handler ran, and answers only clients that stream.
-        return next((one for one in errors if not isinstance(one, StreamNeeded)), None)
+        # StreamNeeded is not a failure: the handler ran, and answers only clients that stream.
+        return next((error for error in errors if not isinstance(error, StreamNeeded)), None)
 
     def _check_padding(self, instance: Instance, request: InferRequest) -> None:
         """Raise if the answers of a model whose `pad` says `exact` depend on the padding."""

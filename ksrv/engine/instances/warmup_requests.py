@@ -7,7 +7,7 @@ They are generated from the model's description (zeros), or come from its sample
 - `.npy`: an array for the model's only input;
 - any other file: its bytes, as one image or element of the model's only input.
 
-A model with open shapes, or with BYTES inputs that are no images, can be warmed up by samples
+A model with open shapes, or with BYTES inputs that are not images, can be warmed up by samples
 only. A handler may refuse zeros, so an error with zeros is only logged. An
 answer that is not what model.yaml declares fails the load, and so does a sample that fails. If
 zeros fail, but pass with the channels of images in the other order, model.yaml declares the wrong
@@ -76,7 +76,7 @@ def unpadded_ones(spec: ModelSpec) -> InferRequest | None:
     tensors = []
     for entry in spec.inputs:
         shape = [1]
-        # An input without lengths gives sizes in place of names: they are no strings, so no length is found.
+        # An input without lengths gives sizes in place of names: they are not strings, so no length is found.
         for size, name in zip(entry.shape[1:], entry.lengths[1:] or entry.shape[1:], strict=True):
             length = lengths.get(name) if isinstance(name, str) else None
             shape.append(_lowest(size) if length is None else _row_length(size, length))
@@ -253,7 +253,7 @@ def _cast(name: str, array: Array, wanted: str) -> Array:
     array = array.astype(array.dtype.newbyteorder("="), copy=False)
     own = NAME_BY_DTYPE.get(array.dtype)
     if own is None:
-        raise ValueError(f"the input {quote(name)} holds {array.dtype}, which is no datatype")
+        raise ValueError(f"the input {quote(name)} holds {array.dtype}, which is not a datatype")
     try:
         return cast(array, own, wanted)
     except ValueError as error:

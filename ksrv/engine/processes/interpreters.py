@@ -134,7 +134,7 @@ def _ask(path: Path) -> dict[str, Any]:
     if not isinstance(told, dict) or told.keys() != {"python", "abi", "ksrv"}:
         said = _last_line(done.stderr or done.stdout)
         raise HandlerFailed(
-            f"{path} is no Python interpreter that can be used: it ended with exit status {done.returncode}"
+            f"{path} is not a Python interpreter that can be used: it ended with exit status {done.returncode}"
             + (f" and said {quote(said)}" if said else "")
         )
     return told

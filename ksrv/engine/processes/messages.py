@@ -380,7 +380,7 @@ def unpack_answer(frame: Frame, requests: int = 1) -> tuple[int, ExecutorOutputs
                 f"the answer speaks of tensors {first} to {end} of {len(note.tensors)}"
             )
     if not all(map(_STAGE.fullmatch, note.timings)):
-        raise ChannelError("the name of a stage is no word")
+        raise ChannelError("the name of a stage is not a word")
     # Exclusive: only these arrays refer to the memory, because `_tensors` has just made them.
     return note.call, ExecutorOutputs(
         tensors=_tensors(note.tensors, frame),

@@ -405,7 +405,7 @@ class ProcessExecutor:
             labels = own + record.labels[len(own) :]
             self.emit(MetricRecord(record.name, record.kind, record.unit, record.value, labels))
         else:
-            raise ChannelError(f"a message of the kind {frame.kind} is no event")
+            raise ChannelError(f"a message of the kind {frame.kind} is not an event")
 
     def _note_end(self, link: Link, ending: ProcessExit) -> None:
         """Wake a waiting `run`, count the end for the backoff, and run the callbacks. Called by the watching thread."""

@@ -85,7 +85,7 @@ class AudioInput:
             ValueError: The file is refused. The text is the predicate of a sentence about it.
         """
         if not is_sound(element):
-            raise ValueError("is no WAV, FLAC, OGG or MP3 file")
+            raise ValueError("is not a WAV, FLAC, OGG or MP3 file")
         audio = self._audio
         with self._soundfile.SoundFile(io.BytesIO(element)) as file:
             frames, rate, channels = file.frames, file.samplerate, file.channels
@@ -111,7 +111,7 @@ class AudioInput:
         if not frames or len(data) < frames or _is_cut(element):
             raise ValueError("has no samples" if not frames else "ends before its last sample")
         if not np.isfinite(data).all():
-            raise ValueError("has samples that are no finite numbers")
+            raise ValueError("has samples that are not finite numbers")
         samples = data.mean(axis=1) if channels > 1 else data[:, 0]
         if rate != audio.rate:
             samples = self._resample(samples, rate, audio.rate)

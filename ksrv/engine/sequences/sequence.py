@@ -91,5 +91,5 @@ def read_parameters(
     for key, flag in zip(PARAMETERS[1:], flags, strict=True):
         if not isinstance(flag, bool | None):
             raise InvalidRequest(f"the request: '{key}' must be true or false, not {quote(flag)}")
-    assert not isinstance(name, float), "a float is no id"
+    assert not isinstance(name, float), "a float is not an id"
     return name, bool(flags[0]), bool(flags[1])

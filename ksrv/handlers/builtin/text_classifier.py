@@ -49,7 +49,7 @@ class TextClassifier(Preset):
         """Load the model and the vocabulary.
 
         Raises:
-            ValueError: The vocabulary is missing, or `ngrams` is no positive whole number.
+            ValueError: The vocabulary is missing, or `ngrams` is not a positive whole number.
         """
         super().initialize(context)
         self.ngrams = parameter(context.parameters, "ngrams", self.ngrams)

@@ -186,7 +186,7 @@ def _tokenizer(path: Path, most: int) -> Any:
         tokenizer = Tokenizer.from_file(str(path))
     except Exception as error:  # noqa: BLE001  the library raises a bare Exception
         raise ValueError(
-            f"{path.name} is no tokenizer of the package tokenizers: {error}"
+            f"{path.name} is not a tokenizer of the package tokenizers: {error}"
         ) from None
     tokenizer.no_padding()
     tokenizer.enable_truncation(most)

@@ -249,8 +249,8 @@ def _check_names(kind: type[BaseHandler]) -> None:
         near = get_close_matches(name, stages, n=1, cutoff=_NEAR)
         if near and not name.startswith("_"):
             raise HandlerError(
-                f"{kind.__name__}.{name} is no stage, and nothing calls it; did you mean {near[0]}? If it is a function of "
-                f"your own, give its name a leading underscore"
+                f"{kind.__name__}.{name} is not a stage, and nothing calls it; did you mean {near[0]}? If it is a "
+                f"function of your own, give its name a leading underscore"
             )
 
 

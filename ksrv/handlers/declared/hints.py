@@ -60,7 +60,7 @@ class Hints:
         """
         found = self._tensor(hint, subject)
         if found is None and self.has_tensor_type(hint):
-            raise HandlerError(f"{subject}: {shown(hint)} is no declaration; {_FORMS}")
+            raise HandlerError(f"{subject}: {shown(hint)} is not a declaration; {_FORMS}")
         return found
 
     def outputs(self, hint: Any, subject: str, name: str) -> dict[str, Any]:
@@ -84,7 +84,7 @@ class Hints:
             return _fields(hint)
         if self.has_tensor_type(hint):
             raise HandlerError(
-                f"{subject}: {shown(hint)} is no declaration; expected a tensor type such as Float32[1000], a "
+                f"{subject}: {shown(hint)} is not a declaration; expected a tensor type such as Float32[1000], a "
                 f"TypedDict that names several, or an iterator of either"
             )
         return {}
@@ -111,7 +111,7 @@ class Hints:
         try:
             tree = ast.parse(text.strip(), mode="eval")
         except SyntaxError:
-            return None  # a text that is no expression, such as "how many times"
+            return None  # a text that is not an expression, such as "how many times"
         names = dict(self._names)
         asked = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
         if not asked <= names.keys() | vars(builtins).keys():

@@ -77,7 +77,7 @@ def plain_type(hint: Any, *, of_output: bool = False) -> PlainType | None:
     """Return how a tensor carries a type; None if no tensor does.
 
     Raises:
-        TensorTypeError: The type has the content type of a file, and is no file.
+        TensorTypeError: The type has the content type of a file, and is not a file.
     """
     base, *more = get_args(hint) if get_origin(hint) is Annotated else (hint,)
     named = next((one for one in (base, *more) if isinstance(one, TensorType)), array_type(base))

@@ -79,7 +79,7 @@ def row_function(function: Callable[..., Any]) -> "RowFunction | None":
 def _is_plain(hint: Any) -> bool:
     """Tell whether a hint contains one of Python's own types, so that the function gets single rows.
 
-    A TypedDict is no record here, because it declares outputs only.
+    A TypedDict is not a record here, because it declares outputs only.
     """
     base, _ = without_none(hint)
     kinds = get_args(base) if get_origin(base) in (Union, UnionType) else (base,)
@@ -117,7 +117,7 @@ def _input(field: Field, subject: str) -> PlainType:
         raise ValueError(f"{subject} has no type hint; {_EXPECTED}")
     plain = plain_type(hint)
     if plain is None:
-        raise ValueError(f"{subject}: {shown(hint)} is no input; {_EXPECTED}")
+        raise ValueError(f"{subject}: {shown(hint)} is not an input; {_EXPECTED}")
     optional = allows_none or not field.required
     return plain._replace(tensor=plain.tensor.or_none()) if optional else plain
 
@@ -156,7 +156,9 @@ class RowFunction:
         self._outputs = [(one, plain_type(one.hint, of_output=True) or json) for one in fields]
         kinds = {one.kind for _, one in self._outputs}
         if self._streams and (self._record or kinds & {"json", "picture"}):
-            raise ValueError(f"{shown(returned)} is no value of a stream; yield texts or numbers")
+            raise ValueError(
+                f"{shown(returned)} is not a value of a stream; yield texts or numbers"
+            )
         known = returned is not inspect.Signature.empty
         self.outputs: dict[str, TensorType] = {
             one.name: plain.tensor for one, plain in self._outputs if known
@@ -216,7 +218,7 @@ class RowFunction:
                     elif field.required:
                         values[field.name] = None
                 if parameter.record is not None:
-                    subject = f"the inputs are no {shown(parameter.record)}"
+                    subject = f"the inputs are not a {shown(parameter.record)}"
                     values = {parameter.name: msgspec.convert(values, parameter.record)}
                 found |= values
         except ValueError as error:

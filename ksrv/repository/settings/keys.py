@@ -189,7 +189,7 @@ def section(
 
 
 def key_of(kind: type[msgspec.Struct], field: str) -> Key | None:
-    """Return the `Key` of a field of a struct of settings; None for a field that is no key."""
+    """Return the `Key` of a field of a struct of settings; None for a field that is not a key."""
     hint = get_type_hints(kind, include_extras=True).get(field)
     return next((item for item in getattr(hint, "__metadata__", ()) if isinstance(item, Key)), None)
 

@@ -279,7 +279,7 @@ def _read_model(keys: Any, files: ModelFiles) -> dict[str, str | None]:
         if ":" not in model_class:
             raise Fault(("class",), f"expected FILE.py:NAME, found {model_class!r}")
         if model is not None and Path(model).suffix not in STATE_SUFFIXES:
-            raise Fault(("class",), f"{Path(model).name} is no state_dict, so it fills no class")
+            raise Fault(("class",), f"{Path(model).name} is not a state_dict, so it fills no class")
     elif model is not None and _needs_class(Path(model)):
         if Path(model).stat().st_size == 0:
             raise Fault(("model",), f"{Path(model).name} is empty (0 bytes); copy or save it again")

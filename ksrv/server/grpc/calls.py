@@ -140,7 +140,7 @@ def parsed(kind: type[Any], message: Message) -> Any:
     grpcio is not left to do this, because it would answer malformed bytes with INTERNAL.
 
     Raises:
-        InvalidRequest: The bytes are no message of the class.
+        InvalidRequest: The bytes are not a message of the class.
     """
     from google.protobuf.message import DecodeError
 

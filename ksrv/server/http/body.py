@@ -177,7 +177,7 @@ class BodyReader:
 
         Raises:
             BodyTooLarge: The body is, or inflates to, more than the limits allow.
-            InvalidRequest: The body ended early, came in too many chunks or is corrupt, or its length is no number.
+            InvalidRequest: The body ended early, came in too many chunks or is corrupt, or its length is not a number.
             Overloaded: The bytes in flight are at their bound.
             UnsupportedEncoding: The body's `Content-Encoding` is not accepted.
         """

@@ -50,7 +50,7 @@ class TrustedProxies:
         """Return the proxies that the settings name.
 
         Raises:
-            SettingsError: An entry is no address.
+            SettingsError: An entry is not an address.
         """
         try:
             return cls(settings.forwarded_allow_ips)

@@ -11,7 +11,7 @@ COMPRESSED_STEP = 64 * 1024
 """Bytes of a compressed body that are read and inflated in one step."""
 
 UNRATED_INFLATION = MIB
-"""Inflated bytes below which the ratio is not checked, because a small body of zeros is no attack."""
+"""Inflated bytes below which the ratio is not checked, because a small body of zeros is not an attack."""
 
 MEMBERS = 65_536
 """Most members of a gzip body: each takes 3 us and may have only 20 bytes. bgzip writes 16,384 for 1 GiB."""

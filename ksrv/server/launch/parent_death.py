@@ -9,7 +9,7 @@ _SET_PARENT_DEATH_SIGNAL = 1
 
 # This program runs first, sets the signal, and then replaces itself with the command, which inherits the
 # setting (prctl(2), PR_SET_PDEATHSIG). It starts nothing if the parent ended before the call of prctl. `preexec_fn` of
-# subprocess is no alternative: with it Python forks, and the fork handlers of the parent's libraries
+# subprocess is not an alternative: with it Python forks, and the fork handlers of the parent's libraries
 # run in the child, and grpc's may abort it.
 _PROGRAM = """
 import ctypes, os, sys

@@ -47,7 +47,7 @@ class Certificates:
         config: The configuration of gunicorn.
 
     Raises:
-        SettingsError: One cannot be read, is no certificate or key, or does not fit the other.
+        SettingsError: One cannot be read, is not a certificate or key, or does not fit the other.
 
     Attributes:
         expiry: When the server's certificate ends, in seconds since 1970; 0 if that is unknown.

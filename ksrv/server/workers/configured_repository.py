@@ -23,7 +23,7 @@ def configured_repository(
         foreign: The settings files of other servers, by the setting that names them.
 
     Raises:
-        SettingsError: The settings of a handler file are no JSON object.
+        SettingsError: The settings of a handler file are not a JSON object.
     """
     return Repository(
         settings.models, formats(foreign), settings.model_name, _model_settings(settings)

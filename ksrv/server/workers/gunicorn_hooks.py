@@ -88,7 +88,7 @@ class Master:
         self._worker_end = WorkerEnd()
         check_mount_prefix(settings.mount_prefix)
         check_proxies(settings.proxy_allow_ips)
-        TrustedProxies.of(settings)  # raises if an entry is no address
+        TrustedProxies.of(settings)  # raises if an entry is not an address
         check_worker_class(settings.worker_class)  # before gunicorn imports the class
         check_model_control(settings)
         check_client_limits(settings)

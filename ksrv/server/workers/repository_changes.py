@@ -249,7 +249,7 @@ class ChangeReplicator:
                 outcome = self._outcomes[position][self._slot]
                 if isinstance(outcome, Exception):
                     raise outcome
-            # An "update" that fails in another worker is no error: the model serves there as before.
+            # An "update" that fails in another worker is not an error: the model serves there as before.
             self._raise_failures(
                 [
                     position

@@ -123,7 +123,7 @@ OF_ARCHIVE = (
     "it gives another handler or name than the archive's manifest has, which ksrv refuses with 400"
 )
 AFTER = "it asks for the model of a registration that ksrv refused, and gets 404"
-STRICT = "ksrv answers 400 to a value that is no number of the key, where TorchServe takes a default or answers 500"
+STRICT = "ksrv answers 400 to a value that is not a number of the key, where TorchServe takes a default or answers 500"
 WITHOUT_WORKERS = (
     "TorchServe takes a model that has no workers and cannot serve; ksrv starts one, and refuses 0"
 )

@@ -126,7 +126,7 @@ def odd_forms(path):
 
 
 def test_a_path_that_is_written_otherwise_leads_nowhere(guarded):
-    """Whoever asks: what no service has is unknown, or is no path at all."""
+    """Whoever asks: what no service has is unknown, or is not a path at all."""
     for path in CALLS:
         for written in odd_forms(path):
             if written == path:

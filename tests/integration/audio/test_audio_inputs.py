@@ -173,13 +173,13 @@ NAN = sound(subtype="FLOAT")[:-4] + struct.pack("<f", float("nan"))
 @pytest.mark.parametrize(
     ("model", "content", "error"),
     [
-        ("whole", b"not a sound at all", "sound 0 of the input 'sound' is no WAV, FLAC, OGG or MP3 file"),
+        ("whole", b"not a sound at all", "sound 0 of the input 'sound' is not a WAV, FLAC, OGG or MP3 file"),
         ("whole", b"", "the body is empty"),
         ("whole", b"RIFF\0\0\0\0WAVE", "sound 0 of the input 'sound' cannot be read: "),
         ("whole", b"fLaC" + b"\xff" * 100, "sound 0"),
         ("whole", b"OggS" + b"\0" * 100, "sound 0"),
         ("whole", b"ID3" + b"\0" * 100, "sound 0"),
-        ("whole", sound("AIFF"), "is no WAV"),
+        ("whole", sound("AIFF"), "is not a WAV"),
         ("whole", cut(WAV), "ends before its last sample"),
         ("whole", cut(sound("FLAC")), "sound 0"),
         ("whole", cut(sound("MP3", seconds=1)), "sound 0"),

@@ -1,4 +1,4 @@
-"""The curl lines of pages that are no tutorials, against models of the names that the pages use."""
+"""The curl lines of pages that are not tutorials, against models of the names that the pages use."""
 
 import os
 import re

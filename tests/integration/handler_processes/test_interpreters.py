@@ -136,9 +136,9 @@ WRONG = {
     "missing": r"the interpreter .*missing of `python` does not exist; correct the path",
     "empty": r"the interpreter .*empty/bin/python of `python` does not exist",
     "text": r"the interpreter .*text cannot be started: Permission denied",
-    "fails": r"fails is no Python interpreter .* exit status 3 and said 'oh no'",
-    "garbage": r"garbage is no Python interpreter .* exit status 0 and said 'hello'",
-    "other": r'other is no Python interpreter .* exit status 0 and said \'{"python": 1}\'',
+    "fails": r"fails is not a Python interpreter .* exit status 3 and said 'oh no'",
+    "garbage": r"garbage is not a Python interpreter .* exit status 0 and said 'hello'",
+    "other": r'other is not a Python interpreter .* exit status 0 and said \'{"python": 1}\'',
     "broken.tar.gz": r"the environment of .*broken.tar.gz cannot be unpacked: tar ended with exit status",
 }
 

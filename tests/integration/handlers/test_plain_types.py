@@ -37,7 +37,7 @@ class Person:
 
     def __post_init__(self):
         if self.name == "nobody":
-            raise ValueError("nobody is no person")
+            raise ValueError("nobody is not a person")
 
 
 class Point(msgspec.Struct, rename="camel"):
@@ -253,7 +253,7 @@ def test_other_values_are_json(server):
     [
         ("person", {"name": "a", "age": -1}, "the input 'age': Expected `int` >= 0"),
         ("person", {"name": "a", "age": 151}, "the input 'age': Expected `int` <= 150"),
-        ("person", {"name": "nobody", "age": 1}, "no Person: nobody is no person"),
+        ("person", {"name": "nobody", "age": 1}, "no Person: nobody is not a person"),
         ("person", {"age": 1}, "name"),
         ("calc", {"a": 1, "b": 2, "op": "-"}, "the input 'op': Invalid enum value '-'"),
         ("calc", {"a": "x", "b": 2}, "a"),
@@ -347,21 +347,21 @@ def test_only_typed_function_of_a_file_is_served(tmp_path):
 @pytest.mark.parametrize(
     ("source", "error"),
     [
-        ("def f(x: dict) -> float: return 1", r"f: the parameter 'x': dict is no input; expected str, bytes"),
-        ("def f(x: list) -> float: return 1", r"list is no input"),
-        ("def f(x: list[dict]) -> float: return 1", r"list\[dict\] is no input"),
-        ("def f(x: tuple[int, str]) -> float: return 1", r"tuple\[int, str\] is no input"),
+        ("def f(x: dict) -> float: return 1", r"f: the parameter 'x': dict is not an input; expected str, bytes"),
+        ("def f(x: list) -> float: return 1", r"list is not an input"),
+        ("def f(x: list[dict]) -> float: return 1", r"list\[dict\] is not an input"),
+        ("def f(x: tuple[int, str]) -> float: return 1", r"tuple\[int, str\] is not an input"),
         ("def f(x: float, y) -> float: return 1", "the parameter 'y' has no type hint"),
         ("def f(x: float, batch) -> float: return 1", "the parameter 'batch' has no type hint"),
-        ("def f(x: float, y: object) -> float: return 1", "object is no input"),
+        ("def f(x: float, y: object) -> float: return 1", "object is not an input"),
         ("def f(*x: float) -> float: return 1", r"'\*x: float' has no name"),
         ("def f(x: float, /) -> float: return 1", "has no name"),
-        ("def f(x: int | str) -> float: return 1", "is no input"),
+        ("def f(x: int | str) -> float: return 1", "is not an input"),
         ("def f(x: float) -> float | None: return 1", "the returned value may be None"),
         ("def f(x: P, a: float) -> float: return 1", "two fields or parameters have one name"),
         ("def f(x: P | None = None) -> float: return 1", "has a default; give it to the fields of P"),
-        ("def f(x: Q) -> float: return 1", r"Q.inner: P is no input"),
-        ("def f(x: float) -> Iterator[P]: yield 1", "P is no value of a stream"),
+        ("def f(x: Q) -> float: return 1", r"Q.inner: P is not an input"),
+        ("def f(x: float) -> Iterator[P]: yield 1", "P is not a value of a stream"),
         ("def f(x: Annotated[str, 'a']) -> Annotated[float, 'audio/wav']: return 1", "the output has FP64"),
         ("def f(x: float) -> float: return 1\ndef g(x: float) -> float: return 1", "name it: .*:f"),
     ],

@@ -24,7 +24,7 @@ SETTERS = {
     "parameter below 64 bits": 'batch.set_parameter(0, "p", -(2**63) - 1)',
     "parameter with half a pair": r'batch.set_parameter(0, "p", "\ud800")',
     "name with half a pair": r'batch.set_parameter(0, "\ud800", 1)',
-    "name that is no text": "batch.set_parameter(0, 5, 1)",
+    "name that is not text": "batch.set_parameter(0, 5, 1)",
 }
 WRITES = {
     "parameter None": 'batch.parameters[0] = {"p": None}',
@@ -98,7 +98,7 @@ def test_the_log_shows_the_line(server, name):
     entry = {"name": "x", "datatype": "FP32", "shape": [1, 1], "data": [1]}
     document = {"id": name, "inputs": [entry]}
     answer = requests.post(f"{server.url}/v2/models/sets/infer", json=document, timeout=60)
-    kind = "TypeError" if name == "name that is no text" else "ValueError"
+    kind = "TypeError" if name == "name that is not text" else "ValueError"
     assert answer.status_code == 500
     assert answer.json()["error"] == (
         f"the stage inference of the model sets failed with {kind}; the server's log has its traceback"

@@ -235,7 +235,7 @@ def test_bytes_of_a_stream_that_are_no_text_are_counted(page):
     page.get_by_label("Text", exact=True).fill("one binary two")
     page.get_by_label("show the pieces of the answer as they come").check()
     send(page)
-    assert page.get_by_role("log").inner_text() == "one <i>2 bytes that are no texttwo <i>"
+    assert page.get_by_role("log").inner_text() == "one <i>2 bytes that are not texttwo <i>"
 
 
 def test_bytes_of_a_json_answer_are_decoded(page):
@@ -281,4 +281,4 @@ def test_odd_answers_are_shown_in_every_view(page, photograph):
         if title == "weird as numbers":
             assert page.locator(".view pre").inner_text() == "NaN  Infinity  -Infinity  NaN"
         if title == "bytes as text":
-            assert page.locator(".view pre").inner_text() == "2 bytes that are no text"
+            assert page.locator(".view pre").inner_text() == "2 bytes that are not text"

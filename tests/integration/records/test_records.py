@@ -465,7 +465,7 @@ class TestReplay:
         bad = tmp_path / "bad.jsonl"
         bad.write_text('{"time": 1}\n')
         code, _, err = self.run(same.url, bad)
-        assert (code, "bad.jsonl:1: the line is no record" in err) == (1, True)
+        assert (code, "bad.jsonl:1: the line is not a record" in err) == (1, True)
         code, _, err = self.run(same.url, day[1], model="other")
         assert (code, "holds no record of the model other" in err) == (1, True)
 

@@ -1,4 +1,4 @@
-"""Bytes that a handler answers and that are no text: in JSON of every route, and alone as a file."""
+"""Bytes that a handler answers and that are not text: in JSON of every route, and alone as a file."""
 
 import base64
 import json

@@ -135,9 +135,9 @@ def nested(depth):
         ({"text_input": nested(300)}, "the limit --limits-rank"),
         ({"text_input": nested(100)}, "the limit --limits-rank"),
         ({"text_input": ["a", nested(100)]}, "'text' (index 0): the rows are not of one shape"),
-        ({"text_input": "a", "odd": nested(300)}, "'odd' is no input"),
-        ({"text_input": "a", "odd": {"b": [{}]}}, "'odd' is no input"),
-        ({"text_input": "a", "parameters": {"odd": nested(300)}}, "'odd' is no input"),
+        ({"text_input": "a", "odd": nested(300)}, "'odd' is not an input"),
+        ({"text_input": "a", "odd": {"b": [{}]}}, "'odd' is not an input"),
+        ({"text_input": "a", "parameters": {"odd": nested(300)}}, "'odd' is not an input"),
     ],
 )
 @pytest.mark.parametrize("route", ["generate", "generate_stream"])

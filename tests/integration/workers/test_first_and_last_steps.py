@@ -125,6 +125,6 @@ def test_a_service_called_ksrv_and_a_slip_keep_no_server_from_starting(repositor
     with Server(repository, grpc="off", environment=environment) as running:
         warnings = [line for line in running.log.splitlines() if line.startswith("Warning: ")]
     assert warnings == [
-        "Warning: environment variable KSRV_WROKERS is no setting and is not read (did you mean "
+        "Warning: environment variable KSRV_WROKERS is not a setting and is not read (did you mean "
         "KSRV_WORKERS?)"
     ]

@@ -96,7 +96,7 @@ class ConnectionMachine(RuleBasedStateMachine):
 
     @rule()
     def read(self) -> None:
-        """Read what is there, which may be no whole answer."""
+        """Read what is there, which may be not a whole answer."""
         if not select.select([self.client], [], [], 0)[0]:
             return
         try:

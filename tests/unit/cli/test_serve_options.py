@@ -115,7 +115,7 @@ def test_a_variable_that_is_no_setting_is_a_warning(run, monkeypatch, variable, 
     monkeypatch.setenv(variable, "x")
     done = run("serve", ".", "--print-config")
     assert done.exit_code == 0
-    assert f"Warning: environment variable {variable} is no setting" in done.stderr
+    assert f"Warning: environment variable {variable} is not a setting" in done.stderr
     assert nearest in done.stderr
 
 

@@ -53,7 +53,7 @@ def test_numbers_take_the_declared_datatype(value, datatype, expected):
         ([70000.0], "FP16", "the first is 70000.0"),
         ([70000], "FP16", "the first is 70000"),
         ("cat.jpg", "FP32", "pathlib.Path"),
-        ([[1], [1, 2]], "FP32", "is no array"),
+        ([[1], [1, 2]], "FP32", "is not an array"),
         ([["a"], ["b", "c"]], "BYTES", "different lengths"),
         (["a", 1], "BYTES", "type int"),
         (np.array([1 + 2j]), None, "no datatype"),

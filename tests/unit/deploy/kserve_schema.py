@@ -55,7 +55,7 @@ class Schema:
 
     def _object(self, value, name, where):
         if not isinstance(value, dict):
-            yield f"{where} is no mapping"
+            yield f"{where} is not a mapping"
             return
         fields = self._load(name)
         for key in value.keys() - fields.keys():
@@ -69,10 +69,10 @@ class Schema:
     def _value(self, value, kind, where):
         if kind in PLAIN:
             if not isinstance(value, PLAIN[kind]) or (kind == "int" and isinstance(value, bool)):
-                yield f"{where} is no {kind}"
+                yield f"{where} is not a {kind}"
         elif match := re.fullmatch(r"list\[(\w+)\]", kind):
             if not isinstance(value, list):
-                yield f"{where} is no list"
+                yield f"{where} is not a list"
                 return
             for place, item in enumerate(value):
                 yield from self._value(item, match[1], f"{where}[{place}]")
@@ -81,7 +81,7 @@ class Schema:
                 yield from self._value(item, match[1], f"{where}.{key}")
         elif kind == "ResourceQuantity":
             if not isinstance(value, str):
-                yield f"{where} is no quantity"
+                yield f"{where} is not a quantity"
         elif list(self._models.glob(f"{kind[:3].lower()}*")) and re.match(r"V1(alpha|beta)", kind):
             yield from self._object(value, kind, where)
         else:

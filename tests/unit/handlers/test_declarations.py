@@ -323,7 +323,9 @@ def test_stages_that_no_batch_can_reach_are_refused(runner_of, stage, text):
 def test_misspelt_stage_is_refused(runner_of, name, meant):
     rest = "" if meant == "inference" else "    def inference(self, x): return x\n"
     source = f"class Own(BaseHandler):\n    def {name}(self, x): return x\n{rest}"
-    with pytest.raises(HandlerLoadError, match=f"Own.{name} is no stage.*did you mean {meant}\\?"):
+    with pytest.raises(
+        HandlerLoadError, match=f"Own.{name} is not a stage.*did you mean {meant}\\?"
+    ):
         runner_of(HEAD + source)
 
 
@@ -386,7 +388,7 @@ def test_the_parts_of_a_stream_are_outputs(runner_of, hint):
     [
         ("tuple[Float32[2], Int64]", "expected a tensor type.* TypedDict that names several"),
         ("dict[str, Float32[2]]", "TypedDict"),
-        ("Data", "Data is no declaration"),
+        ("Data", "Data is not a declaration"),
         ("Float32[2] | None", "no declaration"),
         ("Sparse", "Sparse.b is NotRequired; an answer has every declared output"),
         ("Open", "Open.b may be None"),

@@ -252,7 +252,7 @@ def test_torchscript_that_calls_the_operators_of_a_package(folder, serve, refere
 
 @pytest.mark.parametrize("name", ["net.pt", "net.pt2", "net.so", "net.onnx", "empty.onnx"])
 def test_junk_is_refused_with_the_file_name(folder, serve, reference, name):
-    (folder / name).write_bytes(b"" if name == "empty.onnx" else b"this is no model\n" * 9)
+    (folder / name).write_bytes(b"" if name == "empty.onnx" else b"this is not a model\n" * 9)
     with pytest.raises(HandlerLoadError, match=name):
         serve(f"model: {name}", reference[1])
 

@@ -35,9 +35,9 @@ def load(path, options=None, **settings):
     ("content", "said"),
     [
         (b"", "is empty"),
-        (b"\x7fELF" + b"\0" * 5000, "is no OpenVINO IR"),
-        (b"<?xml version='1.0'?><project><modelVersion/></project>", "is no OpenVINO IR"),
-        (b"<a>" * 100_000, "is no OpenVINO IR"),
+        (b"\x7fELF" + b"\0" * 5000, "is not an OpenVINO IR"),
+        (b"<?xml version='1.0'?><project><modelVersion/></project>", "is not an OpenVINO IR"),
+        (b"<a>" * 100_000, "is not an OpenVINO IR"),
         (b"<?xml version='1.0'?>\n<net name='x' version='11'>" + b"<a>" * 100_000, "by OpenVINO"),
         (b"<net version='99'></net>", "by OpenVINO"),
     ],

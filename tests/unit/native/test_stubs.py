@@ -58,7 +58,7 @@ def test_unknown_type_stops_the_build(stubs, stub_of, text, sentence, tmp_path):
 
 
 def test_module_that_is_not_cython_stops_the_build(stubs, stub_of, capfd):
-    with pytest.raises(stubs.BuildFailed, match=r"sample\.pyx is no valid Cython"):
+    with pytest.raises(stubs.BuildFailed, match=r"sample\.pyx is not valid Cython"):
         stub_of("def f(:\n")
 
 

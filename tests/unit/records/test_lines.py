@@ -69,7 +69,7 @@ def test_lines_that_are_no_records_are_named(tmp_path, line):
     path = tmp_path / "a.jsonl"
     good = Record(1.0, "first", "m", "", 1.0, ())
     path.write_bytes(good.line() + line.encode() + b"\n")
-    with pytest.raises(RecordError, match=r"a\.jsonl:2: the line is no record"):
+    with pytest.raises(RecordError, match=r"a\.jsonl:2: the line is not a record"):
         list(read_records(path))
 
 

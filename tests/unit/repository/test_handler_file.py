@@ -180,7 +180,7 @@ def test_too_long_path_is_reported(app, tmp_path):
         with pytest.raises(RepositoryError, match="no such file or folder"):
             Repository([path]).scan()
     path = app("def score(x): return x\n")
-    assert "is no model name" in only(f"{path}:{long}").error
+    assert "is not a model name" in only(f"{path}:{long}").error
 
 
 def test_a_file_in_a_package_is_imported_from_the_packages_folder(app, tmp_path):

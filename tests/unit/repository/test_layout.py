@@ -153,7 +153,7 @@ def test_one_bad_model_does_not_stop_the_others(tmp_path):
     assert str(tmp_path / "nothing") in entries["nothing"].error
     assert "a.onnx, b.onnx" in entries["several"].error
     for name in ("bad name", "-dash"):
-        assert "is no model name" in entries[name].error
+        assert "is not a model name" in entries[name].error
         assert str(tmp_path / name) in entries[name].error
         assert not entries[name].versions
 
@@ -170,7 +170,7 @@ def test_a_name_that_is_not_utf8_is_an_error_that_every_answer_can_show(tmp_path
     (tmp_path / os.fsdecode(b"caf\xe9") / "model.yaml").write_text("handler: handler.py\n")
     [(name, entry)] = Repository([tmp_path]).scan().items()
     assert name == entry.name == "caf\\udce9"
-    assert "is no model name" in HandlerFailed(entry.error).message.encode().decode()
+    assert "is not a model name" in HandlerFailed(entry.error).message.encode().decode()
 
 
 def test_one_models_folder_and_one_file(tmp_path):
@@ -268,5 +268,5 @@ def test_a_given_name_is_for_one_model_only(tmp_path):
 
 def test_a_given_name_must_be_a_name(tmp_path):
     make(tmp_path, {"a.onnx": ""})
-    with pytest.raises(RepositoryError, match="'no name' is no model name"):
+    with pytest.raises(RepositoryError, match="'no name' is not a model name"):
         Repository([tmp_path], model_name="no name").check()

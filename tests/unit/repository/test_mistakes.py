@@ -51,7 +51,7 @@ def weights(inputs):
 
 MISTAKES = {
     "no ONNX": ({"model.yaml": "model: m.onnx\n", "m.onnx": "text"},
-                "m.onnx is no ONNX file; copy it or export it again"),
+                "m.onnx is not an ONNX file; copy it or export it again"),
     "ONNX without a version": (
         {"model.yaml": "model: m.onnx\n", "m.onnx": onnx_file(opsets=[])},
         r"m.onnx cannot be loaded by ONNX Runtime [\d.]+: Missing opset in the model\. .*; export the model again",
@@ -70,7 +70,7 @@ MISTAKES = {
     ),
     "no safetensors": (
         {"model.yaml": "model: m.safetensors\nclass: net.py:Net\n", "m.safetensors": "text", "net.py": NET},
-        "m.safetensors is no safetensors file: .*; copy it or save it again",
+        "m.safetensors is not a safetensors file: .*; copy it or save it again",
     ),
     "another name of the method": (
         {"handler.py": HANDLER.replace("inference", "predict")},

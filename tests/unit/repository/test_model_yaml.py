@@ -214,7 +214,7 @@ BAD = {
     "case of a word": (image("color: rgb"), 4, "inputs[0].image.color", "'rgb'"),
     "duplicate": ("handler: handler.py\nretry: true\nretry: false\n", 3, "retry", "line 2"),
     "wrong type": ("handler: handler.py\ninstances: two\n", 2, "instances", "whole number"),
-    "bool is no number": ("handler: handler.py\ninstances: true\n", 2, "instances", "found true"),
+    "bool is not a number": ("handler: handler.py\ninstances: true\n", 2, "instances", "found true"),
     "out of range": ("handler: handler.py\nqueue_size: 0\n", 2, "queue_size", "1 to 1000000"),
     "not a flag": ("handler: handler.py\nretry: 1\n", 2, "retry", "true or false"),
     "missing handler file": ("handler: none.py\n", 1, "handler", "'none.py'"),

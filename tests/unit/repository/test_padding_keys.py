@@ -145,7 +145,7 @@ BAD = {
         "a request without 'ids' has no length",
     ),
     "no mask": ([IDS % "multiple: 8"], "the length 'ids' has no mask"),
-    "exact is no truth value": ([IDS % "exact: 1"], "exact: expected"),
+    "exact is not a truth value": ([IDS % "exact: 1"], "exact: expected"),
     "a bad name": (["{name: a, datatype: FP32, shape: [-1, '4 x']}"], "the name of a length"),
 }
 

@@ -82,7 +82,7 @@ def _by_row(data: Any, read: Callable[[Any], list[Any]], context: Any) -> list[l
             found.append(read(row))
         except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
             failures[index] = InvalidRequest(
-                f'the body is no JSON object with readable "instances": {type(error).__name__}: {error}'
+                f'the body is not a JSON object with readable "instances": {type(error).__name__}: {error}'
             )
             found.append([])
     processors = getattr(context, "request_processor", ())

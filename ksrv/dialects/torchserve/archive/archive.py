@@ -185,7 +185,7 @@ def read_manifest(folder: Path) -> Manifest:
         manifest = _manifest_of(read_settings(folder, str(MANIFEST)))
     except FileNotFoundError:
         raise ArchiveError(
-            f"{MANIFEST} is missing, so it is no TorchServe archive; make the archive with torch-model-archiver"
+            f"{MANIFEST} is missing, so it is not a TorchServe archive; make the archive with torch-model-archiver"
         ) from None
     except OSError as error:
         raise ArchiveError(f"{MANIFEST} cannot be read: {error.strerror}; {_MAKE_AGAIN}") from None

@@ -79,7 +79,7 @@ class ArchiveInfo:
 
 
 def examine(path: Path) -> ArchiveInfo | None:
-    """Return the model in an archive, or None if the path is no archive.
+    """Return the model in an archive, or None if the path is not an archive.
 
     Args:
         path: The archive, or an unpacked archive.

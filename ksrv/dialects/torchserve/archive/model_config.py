@@ -244,7 +244,7 @@ def archived_config(
 def _property_keys(model: ManifestModel, defaults: ArchiveDefaults) -> Document:
     """Return the keys that `models` of a config.properties has for this version of the model."""
     keys = dict(defaults.models.get(model.model_name, {}).get(model.model_version, {}))
-    for key in ("defaultVersion", "marName"):  # they choose the archive, and are no settings
+    for key in ("defaultVersion", "marName"):  # they choose the archive, and are not settings
         keys.pop(key, None)
     return Document.of(Path("models of config.properties"), keys, {})
 

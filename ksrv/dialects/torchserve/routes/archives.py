@@ -73,7 +73,7 @@ class Archives:
             raise errors.version_not_found(name, version) from None
         if not takes_torchserve_requests(model.spec):
             archive = model.spec.platform == PLATFORM
-            why = "declares image inputs" if archive else "is no TorchServe archive"
+            why = "declares image inputs" if archive else "is not a TorchServe archive"
             raise errors.bad_request(f"{name} {why}: POST /v2/models/{name}/infer serves it")
         return model
 

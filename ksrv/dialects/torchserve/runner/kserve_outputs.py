@@ -43,7 +43,7 @@ def _tensor(output: dict[str, Any]) -> Tensor:
     found = NAME_BY_DTYPE.get(array.dtype)
     if found is None:
         raise ValueError(
-            f"the data of the output {name} are no numbers of the datatype {kind}; convert them, or name their datatype"
+            f"the data of the output {name} are not numbers of the datatype {kind}; convert them or name their datatype"
         )
     try:
         numbers = cast(array, found, kind)

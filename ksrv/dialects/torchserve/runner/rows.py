@@ -93,7 +93,7 @@ def instance_rows(document: dict[str, Any]) -> list[dict[str, Any]]:
         try:
             value = without_base64(instance) if isinstance(instance, dict) else instance
         except (ValueError, TypeError) as error:
-            raise InvalidRequest(f"instance {index}: its 'b64' is no base64: {error}") from None
+            raise InvalidRequest(f"instance {index}: its 'b64' is not base64: {error}") from None
         found.append(value if isinstance(value, dict) else {"body": value})
     return found
 

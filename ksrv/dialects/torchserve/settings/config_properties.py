@@ -133,7 +133,7 @@ def translate(path: Path, environment: Mapping[str, str] = os.environ) -> Transl
     for key, value in properties.items():
         properties[key] = _with_variables(path, key, value, environment)
     if properties.pop(ENVIRONMENT_WINS, "").lower() == "true":
-        # TS_CONFIG_FILE names this file, and is no key of it.
+        # TS_CONFIG_FILE names this file, and is not a key of it.
         properties |= {
             name.removeprefix(VARIABLE_PREFIX).lower(): value
             for name, value in environment.items()

@@ -294,7 +294,7 @@ def _fault(
 ) -> BaseException:
     """Return the error of a step as the ensemble's client gets it.
 
-    A model that is missing, or refuses tensors of another step, is no fault of the client, so the status is not 4xx.
+    A model that is missing, or refuses tensors of another step, is not a fault of the client, so the status is not 4xx.
     """
     if isinstance(error, NotFound):
         return NotReady(f"the ensemble calls a model that does not serve: {error.message}")

@@ -90,7 +90,7 @@ export function readAnswer(buffer, headerLength) {
   return { ...answer, outputs };
 }
 
-/** The bytes of an element in JSON: a text, or base64 if it is no text or the output's parameters ask for base64. */
+/** The bytes of an element in JSON: a text, or base64 if it is not text or the output's parameters ask for base64. */
 export function elementOf(entry, parameters) {
   const code = parameters?.content_type === "base64" ? entry : entry?.b64;
   if (code === undefined) return new TextEncoder().encode(String(entry));
@@ -100,12 +100,12 @@ export function elementOf(entry, parameters) {
 /** The type of the files that an output has; undefined for an output of texts or numbers. */
 export const fileType = (tensor) => tensor.parameters?.media_type;
 
-/** Text of a byte string, or a description of it if it is no text. */
+/** Text of a byte string, or a description of it if it is not text. */
 export function textOf(bytes) {
   try {
     return strictDecoder.decode(bytes);
   } catch {
-    return `${bytes.length} bytes that are no text`;
+    return `${bytes.length} bytes that are not text`;
   }
 }
 

@@ -215,7 +215,7 @@ def test_a_pipe_is_no_archive(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "text"),
     [
-        (None, "MAR-INF/MANIFEST.json is missing, so it is no TorchServe archive; make the archive with"),
+        (None, "MAR-INF/MANIFEST.json is missing, so it is not a TorchServe archive; make the archive with"),
         (manifest(modelName="a b"), "modelName is 'a b'; a name has 1 to 128 letters"),
         (manifest(modelVersion="1/2"), "modelVersion is '1/2'; a version has 1 to 64 letters"),
         (b"", "MAR-INF/MANIFEST.json cannot be read: "),

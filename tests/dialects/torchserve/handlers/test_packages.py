@@ -57,4 +57,4 @@ def test_a_damaged_package_is_that_archives_error_alone(server):
     settle(server)
     answer = requests.post(f"{server.url}/predictions/damaged", json=ROWS[0], timeout=120)
     assert answer.status_code == 503
-    assert "damaged.pt2 is no file of torch.export" in answer.json()["message"]
+    assert "damaged.pt2 is not a file of torch.export" in answer.json()["message"]

@@ -218,7 +218,7 @@ def test_what_is_no_predict_request_is_told(served, model, body, text):
 def test_a_b64_that_is_none_is_told_with_its_place(served, value):
     answer = predict(served, "plain", {"instances": ["int", {"b64": value}]})
     assert answer.status_code == 400
-    assert "instance 1: its 'b64' is no base64" in answer.json()["error"]
+    assert "instance 1: its 'b64' is not base64" in answer.json()["error"]
 
 
 def test_a_handler_that_fails_is_named(served):
@@ -230,7 +230,7 @@ def test_a_handler_that_fails_is_named(served):
 
 
 def test_requests_that_are_joined_get_their_own_answers_and_faults(served):
-    """Eight requests of one batch: two are no predict requests, one row of another fails."""
+    """Eight requests of one batch: two are not predict requests, one row of another fails."""
     instances = [["int"], ["text", "list"], ["fail", "int"], ["float"], [], ["int"] * 3, 7, ["nan"]]
     with ThreadPoolExecutor(8) as pool:
         answers = list(

@@ -39,8 +39,8 @@ def test_numbers_keep_their_values(datatype, data, want):
         ("INT64", [1.5], "FP64 does not become INT64"),
         ("UINT8", np.array([300]), "300"),
         ("UINT8", [-1], "-1"),
-        ("INT64", ["a"], "are no numbers"),
-        ("INT64", [None], "are no numbers"),
+        ("INT64", ["a"], "are not numbers"),
+        ("INT64", [None], "are not numbers"),
     ],
 )
 def test_numbers_that_do_not_fit_are_refused(datatype, data, words):

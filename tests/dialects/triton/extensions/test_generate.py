@@ -133,8 +133,8 @@ def test_lists_of_records_are_answered_by_lists_of_records(server):
 @pytest.mark.parametrize(
     ("body", "told"),
     [
-        ([ONE, 3], "row 1 of the body is no JSON object; expected one such as {\"age\": ..., "),
-        ([ONE, ONE | {"agee": 3}], "row 1: 'agee' is no input of the model; did you mean 'age'?"),
+        ([ONE, 3], "row 1 of the body is not a JSON object; expected one such as {\"age\": ..., "),
+        ([ONE, ONE | {"agee": 3}], "row 1: 'agee' is not an input of the model; did you mean 'age'?"),
         ([ONE, {"age": 3, "income": 1}], "row 1 has no 'city', and row 0 has"),
         ([{"age": 3, "income": 1}, ONE], "row 0 has no 'city', and row 1 has"),
         ([ONE | {"rank": 1}, TWO], "row 1 has no 'rank', and row 0 has"),
@@ -147,10 +147,10 @@ def test_lists_of_records_are_answered_by_lists_of_records(server):
         ('{"income": NaN}', "at byte 11; JSON has no NaN; /generate reads null as NaN"),
         ("{'age': 40}", "JSON has double quotes around names and texts"),
         ([ONE | {"income": [1, 2]}], "'income'"),
-        ([{"zip": 1}], "'zip' is no input of the model; it has 'age', 'income', 'city', 'rank'"),
+        ([{"zip": 1}], "'zip' is not an input of the model; it has 'age', 'income', 'city', 'rank'"),
         ([{}], "age"),
         (ONE | {"age": "forty"}, "'age' has the datatype 'BYTES'; the model customer expects INT64; texts and files are BYTES: send numbers"),
-        ({"inputs": []}, "'inputs' is no input of the model; it has 'age', 'income', 'city', 'rank'; as a parameter 'inputs' is an array, "
+        ({"inputs": []}, "'inputs' is not an input of the model; it has 'age', 'income', 'city', 'rank'; as a parameter 'inputs' is an array, "
          "and expected is a string, a number or a boolean; send a request with 'inputs' to the same path with /infer"),
         (ONE | {"age": 1.5}, "'age'"),
         (ONE | {"age": 10**30}, "'age'"),
@@ -163,7 +163,7 @@ def test_lists_of_records_are_answered_by_lists_of_records(server):
         (ONE | {"id": 7}, "'id' of a generate request must be a string, not '7'"),
         (ONE | {"city": 7}, "'city'"),
         (ONE | {"income": [[1, 2], [3, 4]]}, "'income'"),
-        (ONE | {"incom": [1, 2]}, "'incom' is no input of the model; did you mean 'income'?"),
+        (ONE | {"incom": [1, 2]}, "'incom' is not an input of the model; did you mean 'income'?"),
         ({"age": 40, "income": 1}, "city"),
         ("[" * 3000, "JSON"),
     ],

@@ -120,7 +120,7 @@ LIES = {
     "elements in an array": lambda s: s.answer(tensor(bytes(40), datatype="BYTES")),
     "elements in a block": lambda s: s.lie(datatype="BYTES"),
     "other elements than the shape's": lambda s: s.elements(b"a", b"b", shape=(3,)),
-    "an element that is no bytes": lambda s: s.elements("a", shape=(1,)),
+    "an element that is not bytes": lambda s: s.elements("a", shape=(1,)),
     "an element in an unknown block": lambda s: s.refer(77, 0),
     "an element beyond its block": lambda s: s.refer(0, 1),
     "an element whose end wraps": lambda s: s.refer(0, 2**64 - 8),
@@ -138,7 +138,7 @@ LIES = {
         failures={0: dict(FAULT, grpc_code="NOPE")}
     ),
     "headers of a request that is not there": lambda s: s.answer(headers={1: {"a": "b"}}),
-    "a name that is no text": lambda s: s.answer([1, "FP32", [0], b"", [], {}]),
+    "a name that is not text": lambda s: s.answer([1, "FP32", [0], b"", [], {}]),
     "a name that is not UTF-8": lambda s: s.answer(
         text=b"\x81\xa7tensors\x91\x96\xa1\xff\xa4FP32\x91\x00\xc4\x00\x90\x80"
     ),

@@ -261,7 +261,7 @@ class H(BaseHandler):
 
 
 @pytest.mark.parametrize(
-    ("number", "why"), [(1, "99 is no event"), (2, "1048576 are allowed"), (3, "cannot fall")]
+    ("number", "why"), [(1, "99 is not an event"), (2, "1048576 are allowed"), (3, "cannot fall")]
 )
 def test_inconsistent_events_stop_the_reader(tmp_path, caplog, number, why):
     reported = []

@@ -63,7 +63,7 @@ def test_a_large_tensor_that_does_not_lie_aligned_is_not_copied_for_the_fast_pat
         for rows in (
             3,
             (1 << 21) // 16,
-        ):  # from 2 MiB on, the bytes of a tensor's length are no multiple of 4
+        ):  # from 2 MiB on, the bytes of a tensor's length are not a multiple of 4
             before = server._core.counters()["fast_path"]
             request, wanted = asked("pair", rows, "")
             assert infer(request, timeout=60).raw_output_contents[0] == wanted

@@ -173,7 +173,7 @@ GENERAL = {
     "rows that differ in their inputs": predict("pair", [{"a": ONE[0], "b": ONE[0]}, {"a": ONE[0]}]),
     "unequal rows": generate("pair", {"a": ONE, "b": ONE * 2}),
     "a padded row of another length": generate("padded", {"x": [[1], [2], [3]], "m": [1, 1, 0]}),
-    "a row that is no list": predict("one", [[1, 2, 3, 4], 5]),
+    "a row that is not a list": predict("one", [[1, 2, 3, 4], 5]),
     "bytes after the object": predict("one", '{"instances": [[1, 2, 3, 4]]} 5}'),
     "an object that does not end": predict("one", '{"instances": [[1, 2, 3, 4]]'),
     "a trailing comma": predict("one", '{"instances": [[1, 2, 3, 4],]}'),
@@ -181,7 +181,7 @@ GENERAL = {
     "a leading zero": predict("one", '{"instances": [[01, 2, 3, 4]]}'),
     "too many rows": predict("joined", ONE * 9),
     "a half": generate("every", EVERY[0] | {"bools": [1, 0]}),
-    "bytes that are no text": predict("one", b'{"instances": [["\xff", 2, 3, 4]]}'),
+    "bytes that are not text": predict("one", b'{"instances": [["\xff", 2, 3, 4]]}'),
 }  # fmt: skip
 
 

@@ -49,7 +49,7 @@ def decode_image(file: bytes | bytearray | memoryview) -> Pixels:
     """Decode an image file to RGB pixels as Pillow's `.convert("RGB")` would; EXIF is ignored.
 
     Raises:
-        ValueError: The bytes are no image that can be read.
+        ValueError: The bytes are not an image that can be read.
         PredictionException: The image is above a limit, or the budget has no room for its pixels.
     """
     view = memoryview(file)
@@ -66,7 +66,9 @@ def _rgb(file: memoryview) -> Pixels:
 def _decoded(file: memoryview, flags: int) -> Any:
     pixels = opencv.decode(file, flags)
     if pixels is None:
-        raise ValueError("the bytes are no image that can be decoded; expected a file of an image")
+        raise ValueError(
+            "the bytes are not an image that can be decoded; expected a file of an image"
+        )
     return pixels
 
 
@@ -92,7 +94,7 @@ def _admitted(file: memoryview, count: Count | None = None) -> Iterator[None]:
         count: Called with the header before the memory is counted.
 
     Raises:
-        ValueError: The bytes are no image that can be read.
+        ValueError: The bytes are not an image that can be read.
         PredictionException: The image is above a limit, or the budget has no room for its pixels.
     """
     try:

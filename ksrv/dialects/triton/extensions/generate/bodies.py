@@ -165,7 +165,7 @@ def _read_records(
     for number, record in enumerate(records):
         if not isinstance(record, dict):
             raise InvalidRequest(
-                f"row {number} of the body is no JSON object; expected one such as {_example(spec)}"
+                f"row {number} of the body is not a JSON object; expected one such as {_example(spec)}"
             )
         row = {names.get(key, key): value for key, value in record.items()}
         for key in record:
@@ -203,7 +203,7 @@ def _unknown(key: str, spec: ModelSpec) -> str:
     names = [declared.name for declared in spec.inputs]
     near = get_close_matches(key, names, n=1)
     hint = f"did you mean {quote(near[0])}?" if near else f"it has {', '.join(map(quote, names))}"
-    return f"{quote(key)} is no input of the model; {hint}"
+    return f"{quote(key)} is not an input of the model; {hint}"
 
 
 def _example(spec: ModelSpec) -> str:

@@ -75,7 +75,7 @@ def text_of(argument: str, value: Any) -> str:
     try:
         return value.decode()
     except UnicodeDecodeError:
-        raise TritonModelException(f"{argument}: the bytes are no UTF-8") from None
+        raise TritonModelException(f"{argument}: the bytes are not UTF-8") from None
 
 
 class InferenceRequest:
@@ -237,7 +237,7 @@ class InferenceRequest:
             TritonModelException: The flag is unknown.
         """
         if flags not in (RELEASE_ALL, RELEASE_RESCHEDULE):
-            raise TritonModelException(f"{flags} is no flag of a request's release")
+            raise TritonModelException(f"{flags} is not a flag of a request's release")
         self._release = flags
 
     def take_release_flags(self) -> int:
