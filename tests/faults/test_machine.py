@@ -109,7 +109,7 @@ def test_full_temporary_disk_fails_no_request_and_no_load(tmp_path: Path, seed: 
 
         with Load(addresses(server), seed) as load_of_clients:
             load_of_clients.wait_for(2)
-            assert load("apart")[0] == 200
+            assert load("separate")[0] == 200
             for _ in range(2):
                 status, text = load("simple", config='{"max_batch_size": 3}' + " " * 8192)
                 assert status == 200, text

@@ -78,7 +78,7 @@ def kill_handlers(
     server: Server, seed: str, choose: random.Random, number: signal.Signals, times: int
 ) -> None:
     """Kill handler processes one after the other: their batches are run again, and nothing is lost."""
-    with Load(addresses(server), seed, models=("apart",)) as load:
+    with Load(addresses(server), seed, models=("separate",)) as load:
         for _ in range(times):
             load.wait_for(choose.randint(2, 6))
             victim = a_handler(choose)(server)

@@ -226,7 +226,7 @@ def test_graphs_and_pipelines_are_refused_by_name(tmp_path):
 @pytest.mark.parametrize(
     ("files", "said"),
     [
-        (("a.xml", "b.xml"), "holds several models: a.xml, b.xml"),
+        (("a.xml", "b.xml"), "has several models: a.xml, b.xml"),
         (
             ("model.pdmodel",),
             "holds no .xml, .onnx or .tflite file and no saved_model.pb; model.pdmodel is not",

@@ -52,8 +52,8 @@ outputs:
 SETTINGS = {
     "plain": {"device": "cuda", "executor": "inline", "instances": 2, "graphs": "false"},
     "graphs": {"device": "auto", "executor": "inline", "instances": 1, "graphs": "true"},
-    "apart": {"device": "cuda:0", "executor": "process", "instances": 1, "graphs": "false"},
-    "apart_graphs": {"device": "cuda", "executor": "process", "instances": 1, "graphs": "true"},
+    "separate": {"device": "cuda:0", "executor": "process", "instances": 1, "graphs": "false"},
+    "separate_graphs": {"device": "cuda", "executor": "process", "instances": 1, "graphs": "true"},
     "here": {"device": "cpu", "executor": "inline", "instances": 1, "graphs": "false"},
 }
 

@@ -81,7 +81,7 @@ MODELS = {
     + "executor: inline\n",  # runs on the threads of the front ends once it is trusted
     "joined": SETTINGS + BATCHED,
     "cold": SETTINGS + "instances: 2\n",  # runs on its instances' threads
-    "apart": SETTINGS.replace("400", "20000") + "executor: process\n",
+    "separate": SETTINGS.replace("400", "20000") + "executor: process\n",
     # Waits for a full batch that does not come, so that each request ends at its deadline.
     "late": SETTINGS + "batching: {max_batch_size: 8, max_delay_ms: 50000}\n",
 }
@@ -183,7 +183,7 @@ def test_only_the_request_itself_fails(served, model, form, kind):
 
 
 @pytest.mark.parametrize("stage", STAGES)
-@pytest.mark.parametrize("model", ["quick", "apart"])
+@pytest.mark.parametrize("model", ["quick", "separate"])
 def test_panic_in_any_stage_fails_only_its_request(served, model, stage):
     if model == "quick":
         served.make_trusted(model)
@@ -197,7 +197,7 @@ def test_panic_in_any_stage_fails_only_its_request(served, model, stage):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("model", ["quick", "cold", "apart"])
+@pytest.mark.parametrize("model", ["quick", "cold", "separate"])
 def test_grpc(served, model, kind):
     if model == "quick":
         served.make_trusted(model)
@@ -214,7 +214,7 @@ def test_grpc(served, model, kind):
     served.assert_nothing_is_held()
 
 
-@pytest.mark.parametrize("model", ["quick", "cold", "apart"])
+@pytest.mark.parametrize("model", ["quick", "cold", "separate"])
 def test_generator_that_panics_after_its_first_chunk_ends_its_stream(served, model):
     def request(id, *values):
         raw = [struct.pack("<4f", *values)]

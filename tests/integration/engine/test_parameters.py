@@ -23,12 +23,12 @@ def server(tmp_path_factory):
     root = tmp_path_factory.mktemp("parameters")
     write_witness(root)
     write_witness(root, "joined", "batching: {max_batch_size: 8, max_delay_ms: 50}\n")
-    write_witness(root, "apart", "executor: process\n")
+    write_witness(root, "separate", "executor: process\n")
     with Server(root, start_timeout=120) as running:
         yield running
 
 
-MODELS = ("witness", "joined", "apart")
+MODELS = ("witness", "joined", "separate")
 
 
 def expected(id):

@@ -84,7 +84,7 @@ def answered(head: bytes, text: bytes, rows: int, columns: int = COLUMNS) -> np.
 @pytest.fixture(scope="module")
 def served(tmp_path_factory):
     root = tmp_path_factory.mktemp("lent")
-    write_model(root, "apart", HANDLER, SETTINGS.replace("handler: handler.py\n", ""))
+    write_model(root, "separate", HANDLER, SETTINGS.replace("handler: handler.py\n", ""))
     write_model(root, "twice", HANDLER, SETTINGS.replace("handler: handler.py", "instances: 2"))
     write_model(root, "pair", HANDLER, PAIR.replace("handler: handler.py\n", ""))
     joined = SETTINGS.replace("handler: handler.py\n", "") + JOINED
@@ -110,13 +110,13 @@ def test_a_body_is_not_copied_on_the_way_to_its_handler(tmp_path, form, handler,
         opened(engine) as (_, address),
     ):
         ask(address, sent)
-        apart = copied_apart(address)
+        copied = copied_in_process(address)
         before = buffer_pool.copied_bytes()
         leased = buffer_pool.statistics()["leased"]
         assert np.array_equal(answered(*ask(address, sent), len(x)), x)
         assert buffer_pool.copied_bytes() == before
         answered_bytes = 0 if executor == "inline" else x.nbytes
-        assert copied_apart(address) == apart + answered_bytes
+        assert copied_in_process(address) == copied + answered_bytes
         wait_until(lambda: buffer_pool.statistics()["leased"] <= leased)
 
 
@@ -128,14 +128,14 @@ def in_json(x: np.ndarray) -> bytes:
     )
 
 
-def copied_apart(address: tuple[str, int]) -> int:
+def copied_in_process(address: tuple[str, int]) -> int:
     """The bytes that the process of the handler has copied so far, as it says."""
     head, text = ask(address, message("m", {"x": body(11, 1)}))
     assert status(head) == 422 and b"copied" in text, text
     return int(json.loads(text)["error"].split()[1])
 
 
-@pytest.mark.parametrize("model", ["apart", "twice", "joined"])
+@pytest.mark.parametrize("model", ["separate", "twice", "joined"])
 @pytest.mark.parametrize("rows", [1, EIGHT_MIB - 1, EIGHT_MIB, EIGHT_MIB + 1])
 def test_bodies_of_every_size_come_back(served, model, rows):
     x = body(0, rows)
@@ -145,19 +145,19 @@ def test_bodies_of_every_size_come_back(served, model, rows):
 
 def test_every_framing_comes_back(served):
     x = body(0)
-    data = message("apart", {"x": x})
+    data = message("separate", {"x": x})
     to_the_app = data.replace(b"Host: x\r\n", b"Host: x\r\nTE: trailers\r\n", 1)
     for sent in (chunked(data, 70, 1_000_000, 300_000), to_the_app):
         assert np.array_equal(answered(*ask(served.address, sent), len(x)), x)
     with ksrv.client.Client(f"grpc://{served.grpc}") as client:
         for what in (0, 4):
-            y = client.infer("apart", {"x": body(what)})["y"]
+            y = client.infer("separate", {"x": body(what)})["y"]
             assert np.array_equal(y, body(what) + (what == 4))
 
 
 def test_in_place_changes_of_a_lent_body_are_answered(served):
-    assert np.array_equal(exchanged(served, "apart", body(1)), body(1) + 1)
-    assert np.array_equal(exchanged(served, "apart", body(7)), body(7)[::-1])
+    assert np.array_equal(exchanged(served, "separate", body(1)), body(1) + 1)
+    assert np.array_equal(exchanged(served, "separate", body(7)), body(7)[::-1])
 
 
 def test_a_death_has_the_body_run_again_as_it_was_sent(tmp_path):
@@ -174,16 +174,16 @@ def test_a_death_has_the_body_run_again_as_it_was_sent(tmp_path):
 def test_handler_may_keep_a_lent_body(served):
     kept = [body(2, seed=number) for number in (2, 3, 4)]
     for x in kept:
-        assert np.array_equal(exchanged(served, "apart", x), x)
-        assert np.array_equal(exchanged(served, "apart", body(0)), body(0))
+        assert np.array_equal(exchanged(served, "separate", x), x)
+        assert np.array_equal(exchanged(served, "separate", body(0)), body(0))
     x = body(10)
-    assert np.array_equal(exchanged(served, "apart", x), x)
+    assert np.array_equal(exchanged(served, "separate", x), x)
     for x in kept:  # whose block was lent with an earlier batch
-        assert np.array_equal(exchanged(served, "apart", body(3)), x)
+        assert np.array_equal(exchanged(served, "separate", body(3)), x)
 
 
 def test_large_input_with_failures_and_other_inputs(served):
-    head, text = ask(served.address, message("apart", {"x": body(6)}))
+    head, text = ask(served.address, message("separate", {"x": body(6)}))
     assert status(head) == 422 and b"not today" in text
     head, text = ask(served.address, message("joined", {"x": body(9)}))
     assert status(head) == 422 and b"row 0 is bad" in text

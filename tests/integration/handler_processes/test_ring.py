@@ -77,7 +77,7 @@ outputs: [{name: y, datatype: FP32, shape: [-1, 4]}]
 timeout_ms: 60000
 queue_size: 500
 """
-APART = SETTINGS + "executor: process\n"
+PROCESS = SETTINGS + "executor: process\n"
 JOINED = "batching: {max_batch_size: 8, max_delay_ms: 0}\n"
 
 
@@ -108,10 +108,10 @@ def served(tmp_path_factory):
     root = tmp_path_factory.mktemp("rings")
     write_model(root, "wide", WIDE, WIDE_SETTINGS)
     write_model(root, "wide-joined", WIDE, WIDE_SETTINGS + JOINED)
-    write_model(root, "apart", HANDLER, APART)
-    write_model(root, "joined", HANDLER, APART + JOINED)
+    write_model(root, "separate", HANDLER, PROCESS)
+    write_model(root, "joined", HANDLER, PROCESS + JOINED)
     write_model(root, "here", HANDLER, SETTINGS)
-    write_model(root, "two", HANDLER, APART + "instances: 2\n")
+    write_model(root, "two", HANDLER, PROCESS + "instances: 2\n")
     with Server(root) as running:
         running.folder = root
         yield running
@@ -155,7 +155,7 @@ def test_plain_requests_need_no_python(tmp_path, monkeypatch):
         raise AssertionError("the executor ran a batch")
 
     with serving(
-        tmp_path / "m", HANDLER, "handler: handler.py" + APART + "warmup: false\n" + JOINED
+        tmp_path / "m", HANDLER, "handler: handler.py" + PROCESS + "warmup: false\n" + JOINED
     ) as engine:
         monkeypatch.setattr(ProcessExecutor, "run", run)
         with opened(engine) as (_, address):
@@ -172,11 +172,11 @@ def test_plain_requests_need_no_python(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize(("way", "shown"), [(-14, "second_half"), (-15, "gro___x_evil__1")])
 def test_a_stage_of_any_name_is_shown_by_a_word_and_costs_no_process(served, way, shown):
-    pid = pid_of(served, "apart")
-    answer = asked(served, "apart", row(way))
+    pid = pid_of(served, "separate")
+    answer = asked(served, "separate", row(way))
     assert f"{shown};dur=" in answer.headers["Server-Timing"]
     assert "x-evil" not in answer.headers
-    assert pid_of(served, "apart") == pid
+    assert pid_of(served, "separate") == pid
 
 
 @pytest.mark.parametrize("columns", [4, 15_000], ids=["without Python", "by Python"])
@@ -208,7 +208,7 @@ def test_answers_that_do_not_fit_the_ring_need_no_further_memory(served):
     assert blocks == 0
 
 
-@pytest.mark.parametrize("model", ["apart", "joined"])
+@pytest.mark.parametrize("model", ["separate", "joined"])
 def test_handler_sees_the_same_requests_through_the_ring(served, model):
     for parameters in ({}, {"timeout": 5_000_000}, {"priority": 3}):
         x = row(-12)
@@ -219,7 +219,7 @@ def test_handler_sees_the_same_requests_through_the_ring(served, model):
         assert np.array_equal(far, here)
 
 
-@pytest.mark.parametrize("model", ["apart", "joined"])
+@pytest.mark.parametrize("model", ["separate", "joined"])
 @pytest.mark.parametrize("way", [-4, -6, -8, -9, -10, -13])
 def test_unusual_answers_equal_an_inline_handlers(served, model, way):
     with requests.Session() as session:
@@ -248,25 +248,25 @@ def test_answers_of_every_size(served, model):
 def test_requests_that_do_not_fit_the_ring_are_run_as_well(served):
     for rows in (1, 100, 4000, 4096, 5000, 50_000):
         x = np.arange(rows * 4, dtype="f4").reshape(rows, 4) + 100
-        assert np.array_equal(values_of(asked(served, "apart", x)), x)
+        assert np.array_equal(values_of(asked(served, "separate", x)), x)
 
 
 def test_a_handler_may_keep_its_inputs(served):
     expected = 0.0
     for number in range(1, 30):
         expected += number
-        assert values_of(asked(served, "apart", row(-11, 0, number)))[0, 1] == expected
+        assert values_of(asked(served, "separate", row(-11, 0, number)))[0, 1] == expected
 
 
 @pytest.mark.parametrize(("way", "reason"), [(-1, "exit status 3"), (-2, "SIGSEGV")])
 def test_a_request_that_ends_its_process_is_tried_twice_and_then_refused(served, way, reason):
-    answer = asked(served, "apart", row(way))
+    answer = asked(served, "separate", row(way))
     assert answer.status_code == 500
     assert reason in answer.json()["error"]
-    assert is_alive(pid_of(served, "apart"))
+    assert is_alive(pid_of(served, "separate"))
 
 
-@pytest.mark.parametrize("model", ["apart", "joined", "two"])
+@pytest.mark.parametrize("model", ["separate", "joined", "two"])
 def test_requests_queued_after_a_death_are_answered(served, model):
     """Quick answers first, so that batches are dispatched ahead of the batch that ends its process."""
     failed: list[str] = []
@@ -291,27 +291,27 @@ def test_requests_queued_after_a_death_are_answered(served, model):
 
 
 def test_a_process_killed_while_it_runs_a_batch_is_replaced_and_the_batch_run_again(served):
-    pid = pid_of(served, "apart")
+    pid = pid_of(served, "separate")
     with (
-        Hold(served.folder / "apart") as hold,
+        Hold(served.folder / "separate") as hold,
         socket.create_connection(("127.0.0.1", int(served.url.rsplit(":", 1)[1]))) as client,
     ):
-        client.sendall(message("apart", {"x": hold.x}))
+        client.sendall(message("separate", {"x": hold.x}))
         wait_until(lambda: hold.began)
         os.kill(pid, signal.SIGKILL)
         hold.__exit__()
         assert client.recv(16) == b"HTTP/1.1 200 OK\r"
-    assert pid_of(served, "apart") != pid
+    assert pid_of(served, "separate") != pid
 
 
 def test_requests_queued_after_a_running_batch_expire_as_waiting(served):
     for _ in range(30):  # quick runs, so that batches would be dispatched ahead
-        values_of(asked(served, "apart", row(1)))
-    with Hold(served.folder / "apart") as hold:
-        first = threading.Thread(target=asked, args=(served, "apart", hold.x))
+        values_of(asked(served, "separate", row(1)))
+    with Hold(served.folder / "separate") as hold:
+        first = threading.Thread(target=asked, args=(served, "separate", hold.x))
         first.start()
         wait_until(lambda: hold.began)
-        late = asked(served, "apart", row(1), parameters={"timeout": 100_000})
+        late = asked(served, "separate", row(1), parameters={"timeout": 100_000})
         assert late.status_code == 504
         assert "before a handler could start it" in late.json()["error"]
     first.join()

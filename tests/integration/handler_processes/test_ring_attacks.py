@@ -9,7 +9,7 @@ import pytest
 import requests
 
 from ksrv.testing import Server
-from tests.integration.handler_processes.test_ring import APART, JOINED, asked, values_of
+from tests.integration.handler_processes.test_ring import JOINED, PROCESS, asked, values_of
 from tests.support.models import write_model
 from tests.support.native.fast_path import row
 from tests.support.wait_until import wait_until
@@ -104,14 +104,14 @@ class Attacks(BaseHandler):
 @pytest.fixture(scope="module")
 def served(tmp_path_factory):
     root = tmp_path_factory.mktemp("attacks")
-    for name, more in (("apart", ""), ("joined", JOINED)):
-        write_model(root, name, HANDLER, APART.replace("60000", "3000") + more)
-    write_model(root, "other", HANDLER, APART)
+    for name, more in (("separate", ""), ("joined", JOINED)):
+        write_model(root, name, HANDLER, PROCESS.replace("60000", "3000") + more)
+    write_model(root, "other", HANDLER, PROCESS)
     with Server(root) as running:
         yield running
 
 
-@pytest.mark.parametrize("model", ["apart", "joined"])
+@pytest.mark.parametrize("model", ["separate", "joined"])
 @pytest.mark.parametrize("way", WAYS)
 def test_the_worker_believes_nothing(served, model, way):
     """Each client is answered whatever the process writes, nobody else notices, and the model still serves."""
@@ -142,27 +142,29 @@ def test_the_worker_believes_nothing(served, model, way):
     wait_until(lambda: asked(served, model, row(1, 2)).status_code == 200)
     for number in range(10):
         assert np.array_equal(values_of(asked(served, model, row(1, number))), row(1, number))
-    if model == "apart":  # in a large place, or as a message where all of these are said to be held
+    if (
+        model == "separate"
+    ):  # in a large place, or as a message where all of these are said to be held
         many = np.full((20_000, 4), 1, "f4")
         assert np.array_equal(values_of(asked(served, model, many)), many)
 
 
 def test_the_process_takes_no_memory_from_the_worker(tmp_path):
     """Holes that `initialize` punched are filled; later holes are refused, and the rows are right."""
-    write_model(tmp_path, "apart", PUNCHES, APART)
+    write_model(tmp_path, "separate", PUNCHES, PROCESS)
     with Server(tmp_path) as server:
         for _ in range(3):
             asked_row = row(-9, 1, 2, 3)
-            found = values_of(asked(server, "apart", asked_row))
+            found = values_of(asked(server, "separate", asked_row))
             assert found[0].tolist() == [-9, -1, -1, errno.EPERM]
-            assert np.array_equal(values_of(asked(server, "apart", row(1, 2))), row(1, 2))
+            assert np.array_equal(values_of(asked(server, "separate", row(1, 2))), row(1, 2))
 
 
 def test_memory_that_the_process_has_sealed_is_not_used(tmp_path):
     """The worker could not keep it from being taken away: the model is not loaded, and says why."""
-    write_model(tmp_path, "apart", PUNCHES, APART + "parameters: {seal: true}\n")
-    write_model(tmp_path, "other", PUNCHES, APART)
+    write_model(tmp_path, "separate", PUNCHES, PROCESS + "parameters: {seal: true}\n")
+    write_model(tmp_path, "other", PUNCHES, PROCESS)
     with Server(tmp_path, ready_when="any") as server:
-        answer = asked(server, "apart", row(1))
+        answer = asked(server, "separate", row(1))
         assert answer.status_code == 503 and "cannot be sealed" in server.log
         assert np.array_equal(values_of(asked(server, "other", row(1))), row(1))

@@ -17,8 +17,8 @@ from ksrv.engine.processes.process import ProcessExecutor
 from ksrv.engine.processes.runs import ProcessRuns
 from ksrv.testing import Server
 from tests.integration.handler_processes.test_ring import (
-    APART,
     JOINED,
+    PROCESS,
     SETTINGS,
     asked,
     pid_of,
@@ -176,8 +176,8 @@ def write(root):
     write_model(root, "leaver", LEAVER, SETTINGS + "warmup: false\n")
     write_model(root, "held", HELD, SETTINGS + "warmup: false\n")
     write_model(root, "deep", HELD, SETTINGS.replace("500", "5000") + "warmup: false\n")
-    for name, more in (("apart", ""), ("joined", JOINED)):
-        write_model(root, name, CALLER, APART + more + "warmup: false\n")
+    for name, more in (("separate", ""), ("joined", JOINED)):
+        write_model(root, name, CALLER, PROCESS + more + "warmup: false\n")
 
 
 @pytest.fixture(scope="module")
@@ -202,10 +202,10 @@ def test_the_batch_of_a_handler_that_calls_needs_no_messages(tmp_path, monkeypat
         monkeypatch.setattr(ProcessExecutor, "run", run)
         with opened(engine) as (_, address):
             for number in range(20):
-                head, body = ask(address, message("apart", {"x": row(1, number)}))
+                head, body = ask(address, message("separate", {"x": row(1, number)}))
                 assert status(head) == 200
                 assert np.array_equal(np.frombuffer(body[-16:], "<f4"), row(4, 4 * number)[0])
-        counts = engine.find("apart", "").statistics(), engine.find("double", "").statistics()
+        counts = engine.find("separate", "").statistics(), engine.find("double", "").statistics()
     assert [one.success.count for one in counts] == [20, 40]
 
 
@@ -217,14 +217,14 @@ def test_batch_with_calls_leaks_no_body(tmp_path, way, rows):
         return buffer_pool.statistics()["leased_bytes"]
 
     with engine_of(tmp_path) as engine, opened(engine) as (_, address):
-        ask(address, message("apart", {"x": row(1, 1)}))
+        ask(address, message("separate", {"x": row(1, 1)}))
         leased = leased_bytes()
-        head, _ = ask(address, message("apart", {"x": np.tile(row(way, 1), (rows, 1))}))
+        head, _ = ask(address, message("separate", {"x": np.tile(row(way, 1), (rows, 1))}))
         assert status(head) == 200
         wait_until(lambda: leased_bytes() <= leased)
 
 
-@pytest.mark.parametrize("model", ["apart", "joined"])
+@pytest.mark.parametrize("model", ["separate", "joined"])
 @pytest.mark.parametrize(("way", "factor"), [(5, 2), (6, 6), (7, 16)])
 def test_calls_are_made_from_threads_and_event_loops(served, model, way, factor):
     for number in range(5):
@@ -234,15 +234,15 @@ def test_calls_are_made_from_threads_and_event_loops(served, model, way, factor)
 
 
 def test_answer_over_the_channel_belongs_to_the_calling_batch(served):
-    pid = pid_of(served, "apart")
+    pid = pid_of(served, "separate")
     for number in range(20):
-        answer = asked(served, "apart", row(18, number))
+        answer = asked(served, "separate", row(18, number))
         assert np.array_equal(values_of(answer), row(36, 2 * number))
         assert answer.headers["x-mine"] == str(number)
-    assert pid_of(served, "apart") == pid
+    assert pid_of(served, "separate") == pid
 
 
-@pytest.mark.parametrize("model", ["apart", "joined"])
+@pytest.mark.parametrize("model", ["separate", "joined"])
 def test_abandoned_calls_are_given_up_with_their_batch(served, model):
     for number in range(10):
         assert np.array_equal(values_of(asked(served, model, row(4, number))), row(4, number))
@@ -255,31 +255,31 @@ def test_abandoned_calls_are_given_up_with_their_batch(served, model):
 @pytest.mark.parametrize("on_channel", [False, True])
 def test_calls_that_are_given_up_when_they_have_ended_end_no_process(served, on_channel):
     """The batch may be answered before the worker has read that its calls are given up."""
-    first = pid_of(served, "apart")
+    first = pid_of(served, "separate")
     for _ in range(10):
-        assert np.array_equal(values_of(asked(served, "apart", row(13))), row(13))
+        assert np.array_equal(values_of(asked(served, "separate", row(13))), row(13))
         # Texts beyond a place of the ring go over the channel.
-        next_one = asked(served, "apart", row(-20), id="x" * (100_000 if on_channel else 1))
+        next_one = asked(served, "separate", row(-20), id="x" * (100_000 if on_channel else 1))
         assert values_of(next_one)[0, 1] == first
 
 
 def test_a_batch_that_calls_without_end_ends(served):
-    answer = asked(served, "apart", row(14), parameters={"timeout": 1_000_000})
+    answer = asked(served, "separate", row(14), parameters={"timeout": 1_000_000})
     # Its results may come as fast as it calls: then the deadline ends it.
     assert answer.status_code in (503, 504), answer.text
-    wait_until(lambda: asked(served, "apart", row(1)).status_code == 200)
-    serves_on(served, "apart")
+    wait_until(lambda: asked(served, "separate", row(1)).status_code == 200)
+    serves_on(served, "separate")
 
 
 @pytest.mark.parametrize("way", [15, 16], ids=["thread", "threads"])
 def test_too_many_calls_under_way_raise_in_the_handler(served, way):
-    pid = pid_of(served, "apart")
+    pid = pid_of(served, "separate")
     with Hold(served.folder / "deep") as hold:
-        answer = asked(served, "apart", row(way, hold.x[0, 1]))
+        answer = asked(served, "separate", row(way, hold.x[0, 1]))
     assert answer.status_code == 503, answer.text
     assert "at most 1024: wait for some of their results" in answer.json()["error"]
-    serves_on(served, "apart")
-    assert pid_of(served, "apart") == pid
+    serves_on(served, "separate")
+    assert pid_of(served, "separate") == pid
 
 
 def test_a_process_that_sends_without_end_is_ended_by_its_deadline(tmp_path, monkeypatch):
@@ -293,48 +293,52 @@ def test_a_process_that_sends_without_end_is_ended_by_its_deadline(tmp_path, mon
         monkeypatch.context() as slow,
     ):
         slow.setattr(ProcessRuns, "_take", take)
-        sent = message("apart", {"x": row(34)}, parameters={"timeout": 1_000_000})
+        sent = message("separate", {"x": row(34)}, parameters={"timeout": 1_000_000})
         assert status(ask(address, sent)[0]) == 504
-        after = message("apart", {"x": row(-20)})  # which makes no call
+        after = message("separate", {"x": row(-20)})  # which makes no call
         wait_until(lambda: status(ask(address, after)[0]) == 200)
 
 
 def test_a_process_that_dies_during_a_call_is_replaced_and_its_call_given_up(served):
-    pid = pid_of(served, "apart")
+    pid = pid_of(served, "separate")
     answers = []
     with Hold(served.folder / "held") as hold:
         x = row(10, hold.x[0, 1])
-        client = threading.Thread(target=lambda: answers.append(asked(served, "apart", x)))
+        client = threading.Thread(target=lambda: answers.append(asked(served, "separate", x)))
         client.start()
         wait_until(lambda: hold.began)
         os.kill(pid, signal.SIGKILL)
         wait_until(lambda: not is_alive(pid))
     client.join()
     assert answers[0].status_code == 200  # the batch was run again
-    assert pid_of(served, "apart") != pid
-    serves_on(served, "apart")
+    assert pid_of(served, "separate") != pid
+    serves_on(served, "separate")
 
 
 def test_a_call_is_given_up_once_its_client_has_left(served):
     address = ("127.0.0.1", int(served.url.rsplit(":", 1)[1]))
     with Hold(served.folder / "held") as hold:
         with socket.create_connection(address) as client:
-            client.sendall(message("apart", {"x": row(10, hold.x[0, 1])}))
+            client.sendall(message("separate", {"x": row(10, hold.x[0, 1])}))
             wait_until(lambda: hold.began)
-        serves_on(served, "apart")  # while the called model still has the first call
+        serves_on(served, "separate")  # while the called model still has the first call
 
 
 @pytest.mark.parametrize("way", [30, 31, 32, 33])
 def test_messages_about_calls_that_do_not_add_up_end_the_process(served, way):
     with Hold(served.folder / "held") as hold:
-        pid = pid_of(served, "apart")
-        answer = asked(served, "apart", row(way, hold.x[0, 1]), parameters={"timeout": 20_000_000})
+        pid = pid_of(served, "separate")
+        answer = asked(
+            served, "separate", row(way, hold.x[0, 1]), parameters={"timeout": 20_000_000}
+        )
         assert way == 30 or answer.status_code == 500, answer.text
-        serves_on(served, "apart")  # with way 30 this batch may be the batch that finds the message
+        serves_on(
+            served, "separate"
+        )  # with way 30 this batch may be the batch that finds the message
         wait_until(lambda: not is_alive(pid))
 
 
-@pytest.mark.parametrize("model", ["apart", "joined"])
+@pytest.mark.parametrize("model", ["separate", "joined"])
 @pytest.mark.parametrize("way", [40, 41], ids=["caller", "called"])
 def test_a_handler_that_exits_beside_its_calls_fails_its_batch_alone(served, model, way):
     pid = pid_of(served, model)

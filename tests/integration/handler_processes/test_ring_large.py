@@ -77,10 +77,10 @@ def jpegs_message(model: str, files: list[bytes]) -> bytes:
 @pytest.fixture(scope="module")
 def served(tmp_path_factory):
     root = tmp_path_factory.mktemp("large")
-    write_model(root, "apart", HANDLER, SETTINGS)
+    write_model(root, "separate", HANDLER, SETTINGS)
     write_model(root, "joined", HANDLER, SETTINGS + JOINED)
     write_model(root, "here", HANDLER, HERE + JOINED)
-    write_model(root, "turned-apart", ECHO, TURNED + ANSWERED)
+    write_model(root, "turned-separate", ECHO, TURNED + ANSWERED)
     write_model(root, "turned-joined", ECHO, TURNED + ANSWERED + JOINED)
     write_model(root, "turned-here", ECHO, TURNED.replace("executor: process\n", "") + ANSWERED)
     with Server(root) as running:
@@ -142,7 +142,7 @@ def test_jpegs_need_no_python(tmp_path, monkeypatch, joined):
         assert engine.find("m", "").statistics().success.count == sent
 
 
-@pytest.mark.parametrize("model", ["turned-apart", "turned-joined"])
+@pytest.mark.parametrize("model", ["turned-separate", "turned-joined"])
 def test_jpegs_are_rotated_by_exif(served, model):
     """All orientations in one batch and each alone, with the pixels of the inline executor."""
 
@@ -158,7 +158,7 @@ def test_jpegs_are_rotated_by_exif(served, model):
             assert np.array_equal(pixels_of(model, [file])[0], here[row])
 
 
-@pytest.mark.parametrize("model", ["apart", "joined"])
+@pytest.mark.parametrize("model", ["separate", "joined"])
 def test_images_left_to_cv2_get_the_same_errors(served, model):
     whole = image_files.jpeg(60, 60)
     for bad in (whole[: len(whole) // 2], whole[:-40], image_files.png(20, 30), b"no image at all"):

@@ -42,7 +42,7 @@ def engine(tmp_path_factory):
     root = tmp_path_factory.mktemp("models")
     write_model(root, "alone", ECHO, settings("image"))
     write_model(root, "joined", ECHO, settings("image", more=BATCHING))
-    write_model(root, "apart", ECHO, settings("image", more=BATCHING + "executor: process\n"))
+    write_model(root, "separate", ECHO, settings("image", more=BATCHING + "executor: process\n"))
     write_model(root, "pair", PAIR, settings("image", "other"))
     numbers = "inputs: [{name: image, datatype: UINT8, shape: [-1, 3]}]\n"
     write_model(root, "numbers", ECHO, numbers)
@@ -113,7 +113,7 @@ def infer_both(ways, made):
     return got, fast.fast_calls() == before
 
 
-@pytest.mark.parametrize("model", ["alone", "joined", "apart"])
+@pytest.mark.parametrize("model", ["alone", "joined", "separate"])
 @pytest.mark.parametrize("shape", [None, [3, 1]])
 def test_typed_images_equal_raw_images_without_python(ways, model, shape):
     sent = [files.jpeg(40, 31, seed=1), files.oriented(50, 20, 6), files.jpeg(8, 9)]

@@ -36,7 +36,7 @@ batching: {{max_batch_size: 4, split: true}}
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):
     repository = tmp_path_factory.mktemp("models")
-    for name, executor in (("echo", "inline"), ("apart", "process")):
+    for name, executor in (("echo", "inline"), ("separate", "process")):
         model = repository / name
         model.mkdir()
         (model / "handler.py").write_text(HANDLER)
@@ -60,7 +60,7 @@ def decoded(file, flags=cv2.IMREAD_UNCHANGED):
     return cv2.imdecode(np.frombuffer(file, np.uint8), flags)
 
 
-@pytest.mark.parametrize("model", ["echo", "apart"])
+@pytest.mark.parametrize("model", ["echo", "separate"])
 @pytest.mark.parametrize("count", [1, 3, 6])
 def test_pngs_hold_the_rows(client, model, count):
     rgb = pictures(count)

@@ -33,7 +33,7 @@ def document(name, **more):
 def server(tmp_path_factory):
     folder = tmp_path_factory.mktemp("models")
     write_double(folder)
-    write_model(folder, "apart", DOUBLE, VECTOR + "executor: process\n")
+    write_model(folder, "separate", DOUBLE, VECTOR + "executor: process\n")
     with Server(folder, metrics_compat=["triton", "kserve"], workers=2) as running:
         yield running
 
@@ -51,7 +51,7 @@ def over_http(server, name):
     for method in (name, "PURGE"):
         requests.request(method, f"{server.url}/v2/models/double/infer", timeout=60)
     more = {"id": name, "parameters": {name: name, "sequence_id": name}}
-    for model in ("double", "apart"):
+    for model in ("double", "separate"):
         for body in (document("x", **more), document(name)):
             requests.post(f"{server.url}/v2/models/{model}/infer", data=body, timeout=60)
 

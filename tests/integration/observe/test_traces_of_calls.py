@@ -65,13 +65,13 @@ def write_models(folder):
     write_model(folder, "near", TRACES_ITSELF, VECTOR)
     write_model(folder, "far", TRACES_ITSELF, VECTOR + "executor: process\n")
     write_model(folder, "calls", CALLS, VECTOR)
-    write_model(folder, "calls-apart", CALLS, VECTOR + "executor: process\n")
+    write_model(folder, "calls-separate", CALLS, VECTOR + "executor: process\n")
     write_model(folder, "awaits", AWAITS, VECTOR)
-    write_model(folder, "awaits-apart", AWAITS, VECTOR + "executor: process\n")
+    write_model(folder, "awaits-separate", AWAITS, VECTOR + "executor: process\n")
     (folder / "steps" / "1").mkdir(parents=True)
     (folder / "steps" / "config.pbtxt").write_text(ENSEMBLE)
     write_count(folder)
-    write_count(folder, "count-apart", "executor: process\n")
+    write_count(folder, "count-separate", "executor: process\n")
     write_later(folder)
     return folder
 
@@ -117,7 +117,7 @@ def below(way):
     return parts(near, f"{near} / ksrv.batch / mine") | parts(far, f"{far} / ksrv.batch / mine")
 
 
-@pytest.mark.parametrize("model", ["calls", "calls-apart", "awaits", "awaits-apart"])
+@pytest.mark.parametrize("model", ["calls", "calls-separate", "awaits", "awaits-separate"])
 def test_calls_stand_below_the_batch_that_makes_them(server, collected, model):
     new = new_trace()
     over_http(server, model, new[2])
@@ -184,7 +184,7 @@ def over_grpc_stream(server, model, parent):
 
 
 @pytest.mark.parametrize("way", [over_sse, over_grpc_stream])
-@pytest.mark.parametrize("model", ["count", "count-apart", "later"])
+@pytest.mark.parametrize("model", ["count", "count-separate", "later"])
 def test_a_stream_is_one_request(server, collected, way, model):
     new = new_trace()
     way(server, model, new[2])

@@ -78,7 +78,7 @@ REFUSALS = {408, 503, 8, 14}
 def repository(tmp_path_factory):
     root = write_patterns(tmp_path_factory.mktemp("models"))
     write_model(root, "attacked", HANDLER, ROWS + "executor: inline\n")
-    write_model(root, "attacked_apart", HANDLER, ROWS + "executor: process\n")
+    write_model(root, "attacked_separate", HANDLER, ROWS + "executor: process\n")
     picture = 'def inference(image): return {"y": image.mean(axis=(1, 2, 3)).reshape(-1, 1)}\n'
     write_model(root, "picture", picture, PICTURES)
     write_model(root, "large", LARGE_HANDLER, LARGE)

@@ -74,13 +74,13 @@ void clear_event(int fd) {
 }
 
 // Floods the protocol in the loop's epoll instance or in the separate instance, while the other protocol has an event.
-void try_events(const char *what, bool floods_apart) {
+void try_events(const char *what, bool floods_separate) {
     EventLoop events{1};
-    StubProtocol shared, apart;
-    require(events.add(&shared, 1000, nullptr, 0, false, false) && events.add(&apart, 1000, nullptr, 0, false, true), "not added");
-    StubProtocol &flooded = floods_apart ? apart : shared, &other = floods_apart ? shared : apart;
+    StubProtocol shared, separate;
+    require(events.add(&shared, 1000, nullptr, 0, false, false) && events.add(&separate, 1000, nullptr, 0, false, true), "not added");
+    StubProtocol &flooded = floods_separate ? separate : shared, &other = floods_separate ? shared : separate;
     uint64_t seen = 0, in_time = 0, waited = MOST_EVENTS;
-    other.watch(1, 0, floods_apart ? 0u : EPOLLET);
+    other.watch(1, 0, floods_separate ? 0u : EPOLLET);
     other.take = [&](int fd, bool) {
         clear_event(fd);
         waited = seen - FLOOD_BEGIN;
@@ -91,11 +91,11 @@ void try_events(const char *what, bool floods_apart) {
         if (++seen == FLOOD_BEGIN) signal_event(other.fds[0]);
         if (seen >= MOST_EVENTS) {
             clear_event(fd);
-        } else if (floods_apart) {
+        } else if (floods_separate) {
             signal_event(fd);  // an edge
         }
     };
-    flooded.watch(FLOODING, 1, floods_apart ? EPOLLET : 0u);
+    flooded.watch(FLOODING, 1, floods_separate ? EPOLLET : 0u);
     DrivenLoop loop{[&] { events.run(0); }, [&] { events.stop(); }};
     loop.settle();
     require(seen >= MOST_EVENTS && waited < MOST_EVENTS, "an event is lost");
@@ -203,7 +203,7 @@ struct Idle : PythonTurn::Work {
 
 int main() {
     try_events("flood of the loop's epoll", false);
-    try_events("flood of the epoll apart", true);
+    try_events("flood of the separate epoll", true);
     if (!http2::library()) return 0;
     try_requests("requests that take no time", 0);
     try_requests("requests of 100 us", 100000);

@@ -28,14 +28,14 @@ def number(printed, case):
     return printed[case]
 
 
-@pytest.mark.parametrize("flood", ["flood of the loop's epoll", "flood of the epoll apart"])
+@pytest.mark.parametrize("flood", ["flood of the loop's epoll", "flood of the separate epoll"])
 def test_event_of_one_protocol_waits_for_one_turn_of_the_other(printed, flood):
     assert printed[f"{flood}, events before the other protocol's"] < 2 * EVENTS
 
 
 def test_events_after_a_share_of_time_are_late(printed):
     of_two_turns = 2 * (SHARE_US // EVENT_US + 1)
-    assert printed["flood of the epoll apart, of these in time"] <= of_two_turns
+    assert printed["flood of the separate epoll, of these in time"] <= of_two_turns
 
 
 @pytest.mark.parametrize(

@@ -100,7 +100,7 @@ class Attacks:
     # ---- handlers ----
 
     def attack_panics(self) -> None:
-        for model in ("attacked", "attacked_apart"):
+        for model in ("attacked", "attacked_separate"):
             for value in (-1, -2, -3):
                 answer = self._send(message(model, "x", "FP32", rows(value)))
                 # A client that has closed its side may be sent an interim answer first.

@@ -19,7 +19,7 @@ from tests.support.models import write_model
 Array = NDArray[np.int64]
 
 INDEX_BITS = 20
-MODELS = ("here", "joined", "apart")
+MODELS = ("here", "joined", "separate")
 
 HANDLER = """
 import os
@@ -50,7 +50,7 @@ timeout_ms: 60000
 YAML = {
     "here": "executor: inline\n",
     "joined": "executor: inline\nbatching: {max_batch_size: 4, max_delay_ms: 1}\n",
-    "apart": "executor: process\ninstances: 2\nbatching: {max_batch_size: 4, max_delay_ms: 0}\n",
+    "separate": "executor: process\ninstances: 2\nbatching: {max_batch_size: 4, max_delay_ms: 0}\n",
 }
 
 

@@ -177,7 +177,7 @@ MODELS = {
     "waits": (ONE, ONE_YAML + "batching: {max_batch_size: 8, max_delay_ms: 100}\n"),
     "full": (ONE, ONE_YAML + "batching: {max_batch_size: 8, max_delay_ms: 50000}\n"),
     "hurried": (ONE, ONE_YAML.replace("timeout_ms: 60000", "timeout_ms: 200")),
-    "apart": (ONE, ONE_YAML + "executor: process\n" + JOINED),
+    "separate": (ONE, ONE_YAML + "executor: process\n" + JOINED),
     "wide": (ONE, WIDE_YAML),
     "open": (OPEN, OPEN_YAML),
     "shown": (SHOWN, SHOWN_YAML),

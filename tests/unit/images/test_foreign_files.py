@@ -233,7 +233,9 @@ def planar_tiff(bits):
 def test_planar_16_bit_tiff_shows_no_uninitialised_memory():
     assert not prepared(planar_tiff(8)).any()
     assert not prepared(planar_tiff(16)).any()  # as 8 bits
-    with pytest.raises(InvalidRequest, match="stores each channel separately, which is not decoded"):
+    with pytest.raises(
+        InvalidRequest, match="stores each channel separately, which is not decoded"
+    ):
         prepared(planar_tiff(16), "UINT16")
 
 

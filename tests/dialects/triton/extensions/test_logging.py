@@ -25,7 +25,7 @@ AT_START = {
 def server(tmp_path_factory):
     folder = tmp_path_factory.mktemp("models")
     write_model(folder, "m", SAYS, VECTOR)
-    write_model(folder, "apart", SAYS, VECTOR + "executor: process\n")
+    write_model(folder, "separate", SAYS, VECTOR + "executor: process\n")
     with Server(folder, workers=2, grpc="off") as running:
         wait_until(lambda: running.log.count("ready: True") == 2)
         yield running
@@ -47,7 +47,7 @@ def say(server, number, model="m"):
     assert answer.status_code == 200
 
 
-@pytest.mark.parametrize(("model", "first"), [("m", 100), ("apart", 200)])
+@pytest.mark.parametrize(("model", "first"), [("m", 100), ("separate", 200)])
 def test_a_level_changes_in_every_worker_and_back(server, model, first):
     told = server.log.count("logs from DEBUG on")
     assert shown(server) == AT_START

@@ -78,7 +78,7 @@ PLAIN = {
     "a version": message("versions/versions/2", {"x": A}),
     "the highest version": message("versions", {"x": A}),
     "a model that joins": message("joined", {"x": A}),
-    "a handler's process": message("apart", {"x": A}),
+    "a handler's process": message("separate", {"x": A}),
     "undeclared outputs": message("open", {"x": A}),
     "undeclared texts": message("open", {"x": row(-1)}),
     "a large answer": message("wide", {"x": np.arange(3 * 4096, dtype="<f4").reshape(3, 4096)}),

@@ -75,7 +75,7 @@ MODELS = {
     "grey": settings("[-1, 8, 9, 1]", image="color: GRAY, channels: convert"),
     "as-it-is": settings("[-1, 16, 20, 3]", "UINT8", "resize: none"),
     "joined": settings(more=BATCHING),
-    "apart": settings(more=BATCHING + "executor: process\n"),
+    "separate": settings(more=BATCHING + "executor: process\n"),
 }
 
 
@@ -235,7 +235,7 @@ def held(folder, model):
 
 
 @pytest.mark.parametrize("ahead", [False, True])
-@pytest.mark.parametrize("model", ["joined", "apart"])
+@pytest.mark.parametrize("model", ["joined", "separate"])
 def test_requests_are_joined_and_bad_ones_fail_alone(fast, general, engine, folder, model, ahead):
     sent = [
         images(model, files.jpeg(20, 30, seed=1)),

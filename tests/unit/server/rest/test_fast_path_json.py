@@ -32,7 +32,7 @@ from tests.support.native.fast_path import (
 from tests.support.wait_until import wait_until
 from tests.support.wire.http_reader import read_message
 
-USED = ("one", "pair", "joined", "apart", "wide", "open", "every", "every-joined")
+USED = ("one", "pair", "joined", "separate", "wide", "open", "every", "every-joined")
 
 
 @pytest.fixture(scope="module")
@@ -127,7 +127,7 @@ PLAIN = {
     "outputs in both forms": pair(outputs=[binary("sum"), {"name": "rows"}]),
     "outputs in another order": pair(outputs=[{"name": "rows"}, binary("sum")]),
     "a model that joins": json_message("joined", {"x": ("FP32", [1, 4], "[1,2,3,4]")}),
-    "a handler's process": json_message("apart", {"x": ("FP32", [1, 4], "[1,2,3,4]")}),
+    "a handler's process": json_message("separate", {"x": ("FP32", [1, 4], "[1,2,3,4]")}),
     "undeclared outputs": json_message("open", {"x": ("FP32", [1, 4], "[1,2,3,4]")}),
     "undeclared texts": json_message("open", {"x": ("FP32", [1, 4], "[-1,2,3,4]")}),
     "a large answer": json_message("wide", {"x": ("FP32", [1, 4096], str([0.5] * 4096))}),

@@ -56,7 +56,7 @@ outputs:
 MODELS = {
     "padded": "",
     "reads": "parameters: {reads: true}\n",
-    "apart": "executor: process\n",
+    "separate": "executor: process\n",
 }
 
 

@@ -70,7 +70,7 @@ OWN = {
     "reserved": (NAMED, RESERVED_YAML),
     "padded": (NAMED, PADDED_YAML),
 }
-KEPT = ("pair", "one", "versions/2", "joined", "apart", "wide", "open", "every", "every-joined")
+KEPT = ("pair", "one", "versions/2", "joined", "separate", "wide", "open", "every", "every-joined")
 
 
 @pytest.fixture(scope="module")
@@ -113,7 +113,7 @@ FAST = {
     "a signature": predict("one", '{"signature_name": "a]}", "instances": [[1, 2, 3, 4]]}'),
     "rows of two inputs": predict("pair", [{"a": [1, 2, 3, 4], "b": [5, 6, 7, 8]}] * 2),
     "inputs in another order": predict("pair", [{"b": [1, 2, 3, 4], "a": [5, 6, 7, 8]}]),
-    "a handler process": predict("apart", ONE),
+    "a handler process": predict("separate", ONE),
     "undeclared outputs": predict("open", ONE),
     "each datatype": predict("every", EVERY * 3),
     "each datatype, joined": predict("every-joined", EVERY),

@@ -25,7 +25,9 @@ def test_invalid_message_ends_every_wait(ends, caplog):
     inbox.on(KIND, handle)
 
     def wait(_):
-        with pytest.raises(ChannelError, match="message of the worker cannot be handled: TypeError"):
+        with pytest.raises(
+            ChannelError, match="message of the worker cannot be handled: TypeError"
+        ):
             inbox.wait_for(lambda: False)
 
     with ThreadPoolExecutor(3) as pool:
