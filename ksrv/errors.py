@@ -105,7 +105,7 @@ def without_paths(text: str, *folders: Path) -> str:
         text: A sentence for clients, which may contain texts of libraries.
         folders: Paths below these are shown as relative paths, other paths by their last part.
     """
-    for folder in sorted(folders, key=lambda one: len(str(one)), reverse=True):
+    for folder in sorted(folders, key=lambda path: len(str(path)), reverse=True):
         if folder.is_absolute() and folder.name:
             text = text.replace(f"{folder}/", "").replace(str(folder), folder.name)
     for pattern in (_QUOTED_PATH, _PATH):

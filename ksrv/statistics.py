@@ -7,7 +7,7 @@ it.
 
 import functools
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, fields, is_dataclass, replace
+from dataclasses import dataclass, field, is_dataclass, replace
 from typing import Annotated, Any, NamedTuple, Self, get_type_hints
 
 import msgspec
@@ -87,9 +87,9 @@ def rows(kind: type) -> Mapping[str, tuple[Row, ...]]:
     descriptions = attribute_descriptions(kind)
     return {
         name: tuple(
-            one._replace(help=descriptions.get(name, ""))
-            for one in getattr(hint, "__metadata__", ())
-            if isinstance(one, Row)
+            note._replace(help=descriptions.get(name, ""))
+            for note in getattr(hint, "__metadata__", ())
+            if isinstance(note, Row)
         )
         for name, hint in get_type_hints(kind, include_extras=True).items()
     }
@@ -293,9 +293,9 @@ def add_counts(mine: ModelStatistics, other: ModelStatistics) -> None:
         mine: The statistics to which `other` is added, except for the fields in `PRESENT`.
     """
     last = max(mine.last_inference_ms, other.last_inference_ms)
-    for one in fields(ModelStatistics):
-        if one.name not in PRESENT:
-            setattr(mine, one.name, _sum(getattr(mine, one.name), getattr(other, one.name)))
+    for key in ModelStatistics.__dataclass_fields__:
+        if key not in PRESENT:
+            setattr(mine, key, _sum(getattr(mine, key), getattr(other, key)))
     mine.last_inference_ms = last
 
 
@@ -306,9 +306,8 @@ def _sum(a: Any, b: Any) -> Any:
     if isinstance(a, tuple):
         return tuple(map(_sum, a, b))
     if is_dataclass(a) and not isinstance(a, type):
-        return replace(
-            a, **{one.name: _sum(getattr(a, one.name), getattr(b, one.name)) for one in fields(a)}
-        )
+        keys = a.__dataclass_fields__
+        return replace(a, **{key: _sum(getattr(a, key), getattr(b, key)) for key in keys})
     return a + b
 
 

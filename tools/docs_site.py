@@ -171,7 +171,7 @@ def settings_page() -> str:
             words += f" {SEVERAL}"
         name = "Limits" if field.key.startswith("limits.") else "The server"
         flag = [] if field.key == "models" else [field.flag]
-        names = "<br>".join(f"`{one}`" for one in (*flag, field.variable, field.key))
+        names = "<br>".join(f"`{name}`" for name in (*flag, field.variable, field.key))
         sections[name].append([names, default, field.description + words])
     for title, rows in sections.items():
         lines += [
@@ -213,12 +213,12 @@ def _schema_words(schema: dict[str, Any]) -> tuple[str, str, str]:
     """Return what a value may be, what it means, and its default."""
     meaning = schema.get("description", "")
     kinds = []
-    for one in schema.get("anyOf", [schema]):
-        if one.get("type") == "null":
+    for kind in schema.get("anyOf", [schema]):
+        if kind.get("type") == "null":
             continue
-        inner, said, _ = _schema_words(one) if "anyOf" in one else (_kind(one), "", "")
+        inner, said, _ = _schema_words(kind) if "anyOf" in kind else (_kind(kind), "", "")
         kinds.append(inner)
-        meaning = meaning or one.get("description", "") or said
+        meaning = meaning or kind.get("description", "") or said
     default = schema.get("default")
     shown = (
         ""

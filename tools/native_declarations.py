@@ -81,7 +81,7 @@ class Declarations:
         found = [
             entity for _, entity in self.headers.entities.get(name, ()) if entity.header == path
         ]
-        return [one for one in found if one.kind != "class name" and not one.klass]
+        return [entity for entity in found if entity.kind != "class name" and not entity.klass]
 
     def declare(self, entity: Entity) -> None:
         """Write the declaration of an entity, and of all that it needs."""

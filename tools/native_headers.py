@@ -233,9 +233,9 @@ class Headers:
         """Return what a name means in a scope, if possible with its body."""
         found = self.entities.get(name.rpartition("::")[2], [])
         while scope:
-            types = [one for qualified, one in found if qualified == f"{scope}::{name}"]
-            if here := [one for one in types if one.kind not in ("function", "pointer")]:
-                entity = next((one for one in here if one.kind != "class name"), here[0])
+            types = [entity for qualified, entity in found if qualified == f"{scope}::{name}"]
+            if here := [entity for entity in types if entity.kind not in ("function", "pointer")]:
+                entity = next((entity for entity in here if entity.kind != "class name"), here[0])
                 if (
                     entity.kind == "using" and entity.tokens[2].text == "::"
                 ):  # `using protobuf::Span;`

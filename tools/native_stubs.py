@@ -82,7 +82,7 @@ def name_of(node: Any) -> str:
 
 
 def decorators(node: Any) -> list[str]:
-    return [text_of(one.decorator) for one in node.decorators or []]
+    return [text_of(decorator.decorator) for decorator in node.decorators or []]
 
 
 def indented(lines: list[str]) -> list[str]:
@@ -269,7 +269,7 @@ class Stub:
         shown = "__init__" if name == "__cinit__" else name
         head = [f"def {shown}({', '.join(taken)}) -> {result}:"]
         if len(head[0]) > 90:
-            head = [f"def {shown}(", *(f"    {one}," for one in taken), f") -> {result}:"]
+            head = [f"def {shown}(", *(f"    {argument}," for argument in taken), f") -> {result}:"]
         if doc := documentation(node):
             return [*lines, *head, *indented(doc)]
         return [*lines, *head[:-1], f"{head[-1]} ..."]
@@ -277,7 +277,7 @@ class Stub:
     def klass(self, node: Any) -> list[str]:
         """Return the lines of a class."""
         name = name_of(node)
-        bases = [self.use(text_of(one), node.pos) for one in getattr(node.bases, "args", [])]
+        bases = [self.use(text_of(base), node.pos) for base in getattr(node.bases, "args", [])]
         bases += self.registered.get(name, [])
         lines = documentation(node) + self.fields(node, bool(bases))
         methods = of_type(each(node.body), Nodes.DefNode, Nodes.CFuncDefNode)
@@ -343,7 +343,7 @@ class Stub:
         value = literal(node.rhs)
         if isinstance(value, (bool, int, float, str, bytes)):
             return [f"{name}: {type(value).__name__}"]
-        if isinstance(value, tuple) and {type(one) for one in value} == {str}:
+        if isinstance(value, tuple) and {type(item) for item in value} == {str}:
             return [f"{name}: tuple[str, ...]"]
         self.fault(
             node.pos, f"the type of {name} is not known: write it, as in `{name}: int = ...`"

@@ -70,8 +70,8 @@ cpu = pytest.mark.benchmark(group="one request", timer=time.process_time, min_ro
 def test_runner(benchmark: Any, tmp_path: Path) -> None:
     runner = Runner(repository(tmp_path).scan()["m"].versions[""])
     runner.load()
-    one = request_of()
-    batch = single_request(one.inputs, 1, one)
+    request = request_of()
+    batch = single_request(request.inputs, 1, request)
     benchmark.pedantic(runner.run, (batch,), rounds=50, iterations=1000, warmup_rounds=1)
 
 
@@ -87,10 +87,10 @@ def test_runner(benchmark: Any, tmp_path: Path) -> None:
 )
 def test_infer(benchmark: Any, served: Any) -> None:
     width = served.spec("m").inputs[0].shape[1]
-    one = request_of(width)
+    request = request_of(width)
 
     def infer() -> Any:
-        return served.submit(one, caller_blocks=True).wait()
+        return served.submit(request, caller_blocks=True).wait()
 
     for _ in range(1200):
         infer()
@@ -102,10 +102,10 @@ def test_infer(benchmark: Any, served: Any) -> None:
     "served", [pytest.param(("inline", SMALL, {}), id="claimed")], indirect=True
 )
 def test_submit(benchmark: Any, served: Any) -> None:
-    one = request_of()
+    request = request_of()
 
     def infer() -> Any:
-        return served.submit(one, allow_inline=True).wait()
+        return served.submit(request, allow_inline=True).wait()
 
     for _ in range(1200):
         infer()

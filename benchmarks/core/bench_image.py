@@ -84,11 +84,11 @@ def test_eight_photographs(benchmark: Any, photographs: Any, datatype: str, way:
     out = np.zeros((IMAGES, 224, 224, 3), dtype)
     buffer = np.zeros(640 * 427 * 3, np.uint8)
     small = np.zeros((224, 224, 3), np.uint8) if datatype == "FP32" else None
-    one, two = preparer(1, datatype), preparer(2, datatype)
+    single, two = preparer(1, datatype), preparer(2, datatype)
     run = {
         "limit": lambda: turbo(photographs, out, buffer, small),
         "python": lambda: careful_author(photographs, out),
-        "ksrv": lambda: one.prepare(photographs, out),
+        "ksrv": lambda: single.prepare(photographs, out),
         "ksrv-2-threads": lambda: two.prepare(photographs, out),
     }[way]
     benchmark.group = f"image: 8 JPEGs 640x427 to 224x224, {datatype}"
@@ -130,10 +130,10 @@ def test_small_images(benchmark: Any, way: Any) -> None:
     elements = [cv2.imencode(".jpg", np.roll(china, i, axis=0))[1].tobytes() for i in range(16)]
     out = np.zeros((16, 224, 224, 3), np.uint8)
     buffer = np.zeros(224 * 224 * 3, np.uint8)
-    one = preparer(1)
+    single = preparer(1)
     run = {
         "limit": lambda: turbo(elements, out, buffer),
-        "ksrv": lambda: one.prepare(elements, out),
+        "ksrv": lambda: single.prepare(elements, out),
     }[way]
     benchmark.group = "image: 16 JPEGs 224x224, no resize"
     benchmark.pedantic(run, rounds=25, warmup_rounds=3)

@@ -38,8 +38,8 @@ def batches(form: str, waiting: int) -> Callable[[list[Any]], None]:
         queue.push(handle(number, form, waiting))
 
     def run(pushed: list[Any]) -> None:
-        for one in pushed:
-            queue.push(one)
+        for request in pushed:
+            queue.push(request)
         taken = queue.take(slot, BATCH, BATCH, delay)
         assert isinstance(taken, list) and len(taken) == BATCH
         queue.finish(queue.start(taken), taken)

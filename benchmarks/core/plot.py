@@ -56,7 +56,7 @@ def main() -> None:
     parser.add_argument("result", type=Path, help="the JSON that pytest-benchmark wrote")
     parser.add_argument("picture", type=Path, help="the PNG to write")
     given = parser.parse_args()
-    found = [one for one in verdicts(read(given.result)) if isinstance(one, Verdict)]
+    found = [verdict for verdict in verdicts(read(given.result)) if isinstance(verdict, Verdict)]
     if not found:
         parser.error(f"{given.result} holds none of the benchmarks that have targets")
     draw(found, given.picture)

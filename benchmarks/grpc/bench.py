@@ -86,22 +86,24 @@ a C++ client, and not 2 to 3 as with h2load."""
 
 def cpu_seconds(pid: int) -> float:
     """Return user and system time of a process and its descendants."""
-    threads = (path for one in processes_of(pid) for path in Path(f"/proc/{one}/task").iterdir())
+    threads = (
+        path for process in processes_of(pid) for path in Path(f"/proc/{process}/task").iterdir()
+    )
     return sum(int((path / "schedstat").read_text().split()[0]) for path in threads) / 1e9
 
 
 def memory(pid: int, name: str) -> int:
     """Return VmRSS or VmHWM of a process and its descendants, in bytes."""
     found = 0
-    for one in processes_of(pid):
-        lines = Path(f"/proc/{one}/status").read_text().splitlines()
+    for process in processes_of(pid):
+        lines = Path(f"/proc/{process}/status").read_text().splitlines()
         found += sum(int(line.split()[1]) << 10 for line in lines if line.startswith(name))
     return found
 
 
 def forget_peak(pid: int) -> None:
-    for one in processes_of(pid):
-        Path(f"/proc/{one}/clear_refs").write_text("5")
+    for process in processes_of(pid):
+        Path(f"/proc/{process}/clear_refs").write_text("5")
 
 
 def build(folder: Path, name: str) -> Path:
@@ -192,7 +194,7 @@ def load(address: str, pid: int, row: Row, body: Path, fields: list[str], client
         return (cpu_seconds(pid) - before) / row.calls
     done = subprocess.run(
         ["h2load", "-n", str(row.calls), "-c", str(row.connections), "-m", str(row.streams),
-         "-w", "30", "-W", "30", "-d", body, *(part for one in fields for part in ("-H", one)),
+         "-w", "30", "-W", "30", "-d", body, *(part for field in fields for part in ("-H", field)),
          f"http://{address}{METHOD}"],
         capture_output=True, text=True, check=True,
     )  # fmt: skip
@@ -234,8 +236,8 @@ def main() -> None:
             body = folder / f"{name}.bin"
             fields = ["content-type: application/grpc", "te: trailers"]
             body.write_bytes(b"\0" + len(message).to_bytes(4, "big") + message)
-            with ExitStack() as one:
-                targets = {"bare": start_bare(program, row.workload, one)}
+            with ExitStack() as started:
+                targets = {"bare": start_bare(program, row.workload, started)}
                 idle = fresh | {"bare": memory(targets["bare"][1], "VmRSS")}
                 targets |= {key: (server.grpc, server.pid) for key, server in ksrv.items()}
                 for address, _ in targets.values():
@@ -257,9 +259,9 @@ def main() -> None:
             beside = next(iter(targets))
             if beside != "bare":
                 beside = "grpcio"
-            medians = {key: statistics.median(one[key] for one in rounds) for key in targets}
+            medians = {key: statistics.median(found[key] for found in rounds) for key in targets}
             ratios = {
-                key: statistics.median(one[key] / max(one[beside], 1e-9) for one in rounds)
+                key: statistics.median(found[key] / max(found[beside], 1e-9) for found in rounds)
                 for key in targets
                 if key != beside
             }

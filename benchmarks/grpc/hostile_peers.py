@@ -68,7 +68,7 @@ def frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
 
 def field(name: str, value: str) -> bytes:
     """A field of HPACK: literal, not indexed."""
-    return b"\0" + b"".join(bytes([len(one)]) + one.encode() for one in (name, value))
+    return b"\0" + b"".join(bytes([len(text)]) + text.encode() for text in (name, value))
 
 
 FIELDS = b"".join(
@@ -285,7 +285,9 @@ def processors_used(*pids: int) -> Iterator[list[float]]:
     began, before = time.monotonic(), [cpu_seconds(pid) for pid in pids]
     yield used
     took = time.monotonic() - began
-    used.extend((cpu_seconds(pid) - one) / took for pid, one in zip(pids, before, strict=True))
+    used.extend(
+        (cpu_seconds(pid) - seconds) / took for pid, seconds in zip(pids, before, strict=True)
+    )
 
 
 Ask = Callable[[], object]
@@ -377,7 +379,7 @@ def measure(
     after = latencies(ask, given.calls)
     alone = [statistics.mean(pair) for pair in zip(before, after, strict=True)]
     (median, p99), (_, elsewhere) = (
-        [one / its for one, its in zip(found, alone, strict=True)] for found in beside
+        [value / its for value, its in zip(found, alone, strict=True)] for found in beside
     )
     quiet = max(before[1], after[1]) / min(before[1], after[1])
     return Round(median, p99, elsewhere, p99 / elsewhere, quiet, *processors)

@@ -92,8 +92,8 @@ def profiled(command: list[str], folder: Path, ports: list[int]) -> Iterator[int
             wait_for(port)
         yield serving_process(process.pid)
     finally:  # at once: a drain would take minutes by the counted clock
-        for one in descendants(process.pid):
-            os.kill(one, signal.SIGKILL)
+        for child in descendants(process.pid):
+            os.kill(child, signal.SIGKILL)
         process.wait()
 
 

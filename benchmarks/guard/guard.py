@@ -103,8 +103,8 @@ def jpegs() -> tuple[bytes, int]:
     planes = [128 + 100 * np.sin(x / (7 + i)) * np.cos(y / (5 + i)) for i in range(3)]
     noise = np.random.default_rng(0).normal(0, 8, (240, 320, 3))
     picture = (np.stack(planes, -1) + noise).clip(0, 255).astype(np.uint8)
-    one = cv2.imencode(".jpg", picture, [cv2.IMWRITE_JPEG_QUALITY, 90])[1].tobytes()
-    raw = 4 * (len(one).to_bytes(4, "little") + one)
+    image = cv2.imencode(".jpg", picture, [cv2.IMWRITE_JPEG_QUALITY, 90])[1].tobytes()
+    raw = 4 * (len(image).to_bytes(4, "little") + image)
     size = {"binary_data_size": len(raw)}
     entry = {"name": "x", "shape": [4], "datatype": "BYTES", "parameters": size}
     asked = {"inputs": [entry], "parameters": {"binary_data_output": True}}
@@ -230,7 +230,7 @@ class Counted:
             )
             for pid in self._pids
         ]  # fmt: skip
-        if sum(one.wait() for one in running):
+        if sum(process.wait() for process in running):
             raise RuntimeError(f"callgrind_control {asked} failed")
 
     def count(self, path: CorePath, connection: Connection) -> float:

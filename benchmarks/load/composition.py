@@ -212,7 +212,7 @@ def main() -> None:
     for column, what in enumerate(("", " of CPU")):
         alone = statistics.median(times[column] for times in found["two calls"])
         for way, rounds in found.items():
-            times = [one[column] for one in rounds]
+            times = [row[column] for row in rounds]
             middle = statistics.median(times)
             print(
                 f"{way:10} {middle:8.0f} us{what}  {middle / alone:5.2f}  "

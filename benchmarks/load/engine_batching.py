@@ -237,7 +237,7 @@ def cpu_seconds() -> float:
     ticks = 0
     own = os.getpid()
     children = Path(f"/proc/{own}/task").glob("*/children")
-    for pid in [own, *(int(pid) for one in children for pid in one.read_text().split())]:
+    for pid in [own, *(int(pid) for child in children for pid in child.read_text().split())]:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
         ticks += int(fields[11]) + int(fields[12])
     return ticks / os.sysconf("SC_CLK_TCK")
@@ -245,9 +245,9 @@ def cpu_seconds() -> float:
 
 def batching(seconds: float, rounds: int) -> None:
     loops = {size: Contestant("bare loop", "loop", str(size)) for size in SIZES}
-    for one in loops.values():
-        one.run(seconds / 8)  # the first calls tune the kernels
-    alone = {size: one.run(seconds / 2)[0] for size, one in loops.items()}
+    for measured in loops.values():
+        measured.run(seconds / 8)  # the first calls tune the kernels
+    alone = {size: measured.run(seconds / 2)[0] for size, measured in loops.items()}
     best = max(alone, key=lambda size: alone[size])
     print("bare loop, images/s by batch size:", {size: round(r, 1) for size, r in alone.items()})
     for size in SIZES:
@@ -262,20 +262,20 @@ def batching(seconds: float, rounds: int) -> None:
         # The cost of another thread that has called the model once and now sleeps.
         Contestant("bare loop, two pools", "loop", str(best), "two-pools"),
     ]
-    for one in others:
-        one.run(seconds / 4)
+    for measured in others:
+        measured.run(seconds / 4)
     for _ in range(rounds):
-        for one in (loop, *others):
-            one.note(seconds)
+        for measured in (loop, *others):
+            measured.note(seconds)
     print(f"{'16 clients, batches of ' + str(best):<26}{'images/s':>9}{'ratio':>7}{'spread':>13}"
           f"{'per CPU s':>11}{'ratio':>7}")  # fmt: skip
     base = [statistics.median(column) for column in zip(*loop.rates, strict=True)]
-    for one in (loop, *others):
-        rate, per_cpu = (statistics.median(column) for column in zip(*one.rates, strict=True))
-        each = [rates[0] / base[0] for rates in one.rates]
-        print(f"{one.name:<26}{rate:>9.1f}{rate / base[0]:>7.2f}{min(each):>8.2f}-{max(each):.2f}"
+    for measured in (loop, *others):
+        rate, per_cpu = (statistics.median(column) for column in zip(*measured.rates, strict=True))
+        each = [rates[0] / base[0] for rates in measured.rates]
+        print(f"{measured.name:<26}{rate:>9.1f}{rate / base[0]:>7.2f}{min(each):>8.2f}-{max(each):.2f}"
               f"{per_cpu:>11.1f}{per_cpu / base[1]:>7.2f}")  # fmt: skip
-        one.close()
+        measured.close()
     print("target: 0.97 of the bare loop")
 
 
@@ -286,7 +286,7 @@ def overload(folder: Path, seconds: float) -> None:
     more = "batching: {max_batch_size: 8}\nqueue_size: 32\ntimeout_ms: 2000"
     engine = started(folder, "sleeper", SLEEPER, "[-1, 4]", more)
     data = np.ones((1, 4), np.float32)
-    one = request("sleeper", data)
+    ask = request("sleeper", data)
 
     stop = threading.Event()
     done = [0] * 24
@@ -318,7 +318,7 @@ def overload(folder: Path, seconds: float) -> None:
             continue
         due += 1 / offered
         try:
-            accepted.append(engine.submit(one))
+            accepted.append(engine.submit(ask))
         except Overloaded:
             refusals.append(time.perf_counter() - now)
     offering = time.perf_counter() - began  # one thread may offer less than it was to

@@ -111,7 +111,7 @@ def bare_loop(images: list[bytes], seconds: float) -> tuple[float, float]:
 
 def rest_body(images: list[bytes]) -> tuple[bytes, int]:
     """Return a KServe v2 body and the length of its JSON."""
-    raw = b"".join(struct.pack("<I", len(one)) + one for one in images)
+    raw = b"".join(struct.pack("<I", len(image)) + image for image in images)
     entry = {"name": "x", "shape": [len(images)], "datatype": "BYTES",
              "parameters": {"binary_data_size": len(raw)}}  # fmt: skip
     header = json.dumps({"inputs": [entry], "parameters": {"binary_data_output": True}}).encode()
@@ -122,7 +122,9 @@ def grpc_body(images: list[bytes]) -> bytes:
     """Return a ModelInferRequest."""
     request = message_class("inference.ModelInferRequest")(model_name="m")
     request.inputs.add(name="x", datatype="BYTES", shape=[len(images)])
-    request.raw_input_contents.append(b"".join(struct.pack("<I", len(one)) + one for one in images))
+    request.raw_input_contents.append(
+        b"".join(struct.pack("<I", len(image)) + image for image in images)
+    )
     encoded: bytes = request.SerializeToString()
     return encoded
 
@@ -189,8 +191,8 @@ def measure(row: str, servers: dict[str, LoadedServer], grpc_port: int, folder: 
         loads = {name: Load() for name in servers}
         bare = Load()
         for round_ in range(-1, options.rounds):
-            for noted, one in zip((bare.rates, bare.costs), bare_loop(images, 1), strict=True):
-                noted.append(one)
+            for noted, value in zip((bare.rates, bare.costs), bare_loop(images, 1), strict=True):
+                noted.append(value)
             for name, load in loads.items():
                 began, spent = time.monotonic(), servers[name].cpu_seconds()
                 sent = client_seconds()
@@ -237,9 +239,9 @@ def main() -> int:
             [python, "-m", "uvicorn", "--app-dir", str(HERE / "peers"), "--port", "{port}",
              "--log-level", "warning", "fastapi_images:app"],
         )  # fmt: skip
-        for one, path in ((server, "/v2/health/ready"), (peer, "/ready")):
-            one.start(path)
-            stack.callback(one.stop)
+        for started, path in ((server, "/v2/health/ready"), (peer, "/ready")):
+            started.start(path)
+            stack.callback(started.stop)
         servers = {FASTAPI: peer, "ksrv REST": server, "ksrv gRPC": server}
         for row in options.rows or ROWS:
             measure(row, servers, grpc_port, folder, options)

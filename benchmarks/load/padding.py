@@ -192,10 +192,10 @@ def loop_call(how: str) -> Call:
             while len(batch) < SIZE and not waiting.empty():
                 batch.append(waiting.get())
             if how == "sorted":
-                batch.sort(key=lambda one: one[0].shape[1])
+                batch.sort(key=lambda call: call[0].shape[1])
                 while batch:
                     shortest = batch[0][0].shape[1]
-                    fits = [one for one in batch if shortest >= one[0].shape[1] * (1 - WASTE)]
+                    fits = [call for call in batch if shortest >= call[0].shape[1] * (1 - WASTE)]
                     run(fits)
                     batch = batch[len(fits) :]
             else:
@@ -280,7 +280,7 @@ def main() -> None:
         run_loop(options.loop)
         return
     many = sentences()
-    lengths = np.array([one.shape[1] for one in many])
+    lengths = np.array([array.shape[1] for array in many])
     quantiles = ", ".join(f"{np.quantile(lengths, q):.0f}" for q in (0.1, 0.5, 0.9, 0.99))
     print(f"{len(many)} sentences; lengths at 10, 50, 90 and 99 %: {quantiles}")
     rates: dict[str, Rate] = {}

@@ -252,8 +252,8 @@ def run_hog(models: Path, options: argparse.Namespace) -> None:
                 f"{'hog':<11} health   idle {idle * 1e6:.0f} us, busy {busy * 1e6:.0f} us: {busy / idle:.2f}x"
             )
             blocked = [socket.create_connection(address) for _ in range(2)]
-            for one in blocked:
-                one.sendall(sleeps)
+            for waiting in blocked:
+                waiting.sendall(sleeps)
                 time.sleep(1)
             turned = median(client, full, 503)
             print(

@@ -80,9 +80,9 @@ def expected(workload: str, x: np.ndarray) -> np.ndarray:
     """Return the values that answer an input of a workload."""
     if workload == "W3":
         decoded: list[Any] = [
-            cv2.imdecode(np.frombuffer(one, np.uint8), cv2.IMREAD_COLOR_RGB) for one in x
+            cv2.imdecode(np.frombuffer(file, np.uint8), cv2.IMREAD_COLOR_RGB) for file in x
         ]
-        resized = np.stack([cv2.resize(one, (224, 224)) for one in decoded])
+        resized = np.stack([cv2.resize(image, (224, 224)) for image in decoded])
         return first_ten(resized.astype(np.float32))
     if workload in ("W5", "W6"):
         return _model("network" if workload == "W5" else "forest").run(x)
@@ -170,7 +170,7 @@ def _literal(text: str) -> bytes:
 
 
 def _prefixed(items: Any) -> bytes:
-    return b"".join(struct.pack("<I", len(one)) + one for one in items)
+    return b"".join(struct.pack("<I", len(item)) + item for item in items)
 
 
 OCTETS = {"content-type": "application/octet-stream"}

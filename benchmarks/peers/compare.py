@@ -158,7 +158,7 @@ def loop_row(workload: str, given: Any) -> list[dict[str, Any]]:
         "transport": "cleartext",
         "protocol": "none",
     }
-    row |= {key: statistics.median(one[key] for one in found) for key in found[0]}
+    row |= {key: statistics.median(row[key] for row in found) for key in found[0]}
     print(
         f"{workload} a bare loop: {row['requests_s']:,.1f} a second, {row['cpu_us']:,.1f} us CPU",
         flush=True,
@@ -205,8 +205,8 @@ def closed_row(
                 row["rounds"].append(found)
     for row in timed:
         del row["call"], row["of"]
-        for one in row["rounds"]:
-            del one["worst_ms"]
+        for entry in row["rounds"]:
+            del entry["worst_ms"]
         if row["rounds"] and "failed" not in row:
             row |= summary(row["rounds"])
         show(row)
@@ -215,18 +215,18 @@ def closed_row(
 
 def summary(rounds: list[dict[str, Any]]) -> dict[str, float]:
     """Return the medians of rounds."""
-    good = [one for one in rounds if one["answered"]]
+    good = [found for found in rounds if found["answered"]]
     if not good:
         return {"requests_s": 0.0}
     return {
-        "requests_s": statistics.median(one["answered"] / one["seconds"] for one in good),
-        "cpu_us": statistics.median(1e6 * one["cpu_s"] / one["answered"] for one in good),
+        "requests_s": statistics.median(row["answered"] / row["seconds"] for row in good),
+        "cpu_us": statistics.median(1e6 * row["cpu_s"] / row["answered"] for row in good),
         "client_cpu_us": statistics.median(
-            1e6 * one["client_cpu_s"] / one["answered"] for one in good
+            1e6 * row["client_cpu_s"] / row["answered"] for row in good
         ),
-        "p50_ms": statistics.median(one["p50_ms"] for one in good),
-        "p99_ms": statistics.median(one["p99_ms"] for one in good),
-        "errors": sum(one["errors"] for one in rounds),
+        "p50_ms": statistics.median(row["p50_ms"] for row in good),
+        "p99_ms": statistics.median(row["p99_ms"] for row in good),
+        "errors": sum(row["errors"] for row in rounds),
     }
 
 

@@ -115,7 +115,7 @@ class Clients:
         self._loadgen, self._rows = mlperf_loadgen, rows
         self._waiting: queue.SimpleQueue[tuple[int, int] | None] = queue.SimpleQueue()
         self.failure: Exception | None = None
-        self._threads = [threading.Thread(target=self._run, args=(one,)) for one in senders]
+        self._threads = [threading.Thread(target=self._run, args=(sender,)) for sender in senders]
         for thread in self._threads:
             thread.start()
 
@@ -289,7 +289,7 @@ def rows_of(peer_name: str, given: argparse.Namespace, models: Path) -> list[dic
     names = [name for name in given.systems if name.partition("-")[0] == peer_name]
     server = None
     if peer_name != "loop":
-        peer = next(one for one in PEERS if one.name == peer_name)
+        peer = next(peer for peer in PEERS if peer.name == peer_name)
         server = RunningServer(peer, None)
         try:
             if why := peer.install():

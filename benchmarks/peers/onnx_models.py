@@ -181,7 +181,7 @@ def _forest() -> Any:
                 "TreeEnsembleRegressor", ["x"], ["y"], domain="ai.onnx.ml", n_targets=1,
                 nodes_treeids=np.repeat(np.arange(TREES), nodes).tolist(),
                 nodes_nodeids=ids.tolist(),
-                nodes_modes=["BRANCH_LEQ" if one else "LEAF" for one in is_inner],
+                nodes_modes=["BRANCH_LEQ" if inner else "LEAF" for inner in is_inner],
                 nodes_featureids=np.where(is_inner, rng.integers(0, FEATURES, len(ids)), 0).tolist(),
                 nodes_values=np.where(is_inner, rng.normal(0, 1, len(ids)), 0).tolist(),
                 nodes_truenodeids=np.where(is_inner, 2 * ids + 1, 0).tolist(),

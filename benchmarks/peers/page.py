@@ -180,7 +180,9 @@ def ratio_table(results: dict[str, Any]) -> str:
                 own = cells.get((*key, OURS), {})
                 if not own.get("requests_s"):
                     continue
-                beside = [shown_ratio(cells.get((*key, one), {}), own) for one in [LIMIT, *servers]]
+                beside = [
+                    shown_ratio(cells.get((*key, server), {}), own) for server in [LIMIT, *servers]
+                ]
                 form = " ".join(
                     part
                     for part in (
@@ -306,9 +308,9 @@ def server_table(results: dict[str, Any]) -> str:
         "| server | starts in | peak memory | installed | lines that a user writes | configuration |",
         "|---|---|---|---|---|---|",
     ]
-    for name, one in results["servers"].items():
+    for name, facts in results["servers"].items():
         lines.append(
-            f"| {name} | {one['start_s']:.1f} s | {one['peak_mb']:,} MB | {one['install_mb']:,} MB | {one['lines']} | {one['about']} |"
+            f"| {name} | {facts['start_s']:.1f} s | {facts['peak_mb']:,} MB | {facts['install_mb']:,} MB | {facts['lines']} | {facts['about']} |"
         )
     return "\n".join(lines) + "\n"
 

@@ -252,14 +252,14 @@ def load(
         )
         for _ in processors
     ]  # fmt: skip
-    found = [json.loads(one.communicate(timeout=90)[0].splitlines()[0]) for one in running]
-    answered = sum(one["answered"] for one in found)
+    found = [json.loads(client.communicate(timeout=90)[0].splitlines()[0]) for client in running]
+    answered = sum(row["answered"] for row in found)
     return {
-        "requests_s": sum(one["answered"] / one["seconds"] for one in found),
+        "requests_s": sum(row["answered"] / row["seconds"] for row in found),
         "cpu_us": 1e6 * (server.cpu_seconds() - before) / max(answered, 1),
-        "p50_ms": float(np.median([one["p50_ms"] for one in found])),
-        "p99_ms": max(one["p99_ms"] for one in found),
-        "errors": sum(one["errors"] for one in found),
+        "p50_ms": float(np.median([row["p50_ms"] for row in found])),
+        "p99_ms": max(row["p99_ms"] for row in found),
+        "errors": sum(row["errors"] for row in found),
     }
 
 

@@ -73,8 +73,8 @@ def main() -> None:
     # Every BYTES element may be written after its length, four bytes in little-endian order.
     elements = [struct.pack("<I", len(file)) + file for file in files]
     with socket.create_connection((host, int(port))) as connection:
-        one = entry(chosen.input, "BYTES", [1], len(elements[0]))
-        show("one image", send(connection, chosen.model, one, elements[:1]))
+        image = entry(chosen.input, "BYTES", [1], len(elements[0]))
+        show("one image", send(connection, chosen.model, image, elements[:1]))
         size = sum(len(element) for element in elements)
         batch = entry(chosen.input, "BYTES", [len(files)], size)
         show("batch", send(connection, chosen.model, batch, elements))

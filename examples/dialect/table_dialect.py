@@ -25,7 +25,7 @@ class TableModel(BaseHandler):
         self.rows = {key.encode(): float(value) for key, value in context.parameters.items()}
 
     def inference(self, key: npt.NDArray[np.object_]) -> dict[str, npt.NDArray[np.float64]]:
-        return {"value": np.array([self.rows.get(one, np.nan) for one in key], np.float64)}
+        return {"value": np.array([self.rows.get(name, np.nan) for name in key], np.float64)}
 
 
 class TableFolders:

@@ -223,9 +223,9 @@ def run(chosen: argparse.Namespace, addresses: dict[str, Any], held_out: list[Di
         )
         good = compare(server, held_out)
         if good and not chosen.once:
-            one = next(digit for digit in held_out if digit.file.startswith(b"\x89PNG"))
-            print(f"\nThe server stays up until you press Ctrl-C. One digit, a {one.truth}:\n")
-            print(curl_lines(server, chosen.models, one), end="\n\n")
+            shown = next(digit for digit in held_out if digit.file.startswith(b"\x89PNG"))
+            print(f"\nThe server stays up until you press Ctrl-C. One digit, a {shown.truth}:\n")
+            print(curl_lines(server, chosen.models, shown), end="\n\n")
             try:
                 server.process.wait()
             except KeyboardInterrupt:

@@ -31,8 +31,8 @@ class Moods(BaseHandler):
 
     def inference(self, text: Bytes, batch: Batch) -> Answer:
         scores = np.zeros(batch.rows, np.float32)
-        for row, one in enumerate(text):
-            words = one.decode("utf-8", "replace").lower().split()
+        for row, line in enumerate(text):
+            words = line.decode("utf-8", "replace").lower().split()
             if not words:
                 batch.fail(row, "the text has no words", 422)
             scores[row] = sum((word in self.good) - (word in self.bad) for word in words)
@@ -45,7 +45,7 @@ class Moods(BaseHandler):
 
 
 def lengths(text: Bytes) -> Int64:
-    return np.array([len(one) for one in text])
+    return np.array([len(line) for line in text])
 
 
 if __name__ == "__main__":

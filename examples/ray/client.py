@@ -31,7 +31,7 @@ def call(url: str, body: bytes | None = None) -> bytes:
 def replicas(ingress: str) -> list[str]:
     """Return the URLs of the replicas."""
     found = json.loads(call(f"{ingress}/-/addresses"))["replicas"]
-    return [f"{'https' if one['tls'] else 'http'}://{one['http']}" for one in found]
+    return [f"{'https' if replica['tls'] else 'http'}://{replica['http']}" for replica in found]
 
 
 class Replicas:

@@ -232,7 +232,7 @@ def settings_of(path: Path) -> dict[str, Any]:
         return document
     if (path / "handler.py").is_file():
         return {"handler": "handler.py"}
-    files = [one for one in path.iterdir() if one.suffix in MODEL_SUFFIXES]
+    files = [file for file in path.iterdir() if file.suffix in MODEL_SUFFIXES]
     if len(files) != 1:
         raise ValueError(
             f"{path}: expected the folder of one model, with a model.yaml; a repository holds several"

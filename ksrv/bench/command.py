@@ -35,7 +35,7 @@ def _numbers(
         found = tuple(float(part) for part in value.split(","))
     except ValueError:
         found = (0.0,)
-    if not all(0 < one < float("inf") for one in found):
+    if not all(0 < value < float("inf") for value in found):
         raise click.BadParameter(f"expected positive numbers between commas, got {value!r}")
     return found
 
@@ -236,11 +236,11 @@ def bench(
     timing = {"warm_up": warm_up, "seconds": seconds, "processes": processes}
     if rate:
         loads = [
-            Load(connections, rate=one, poisson=arrivals == "poisson", **timing)  # type: ignore[arg-type]
-            for one in rate
+            Load(connections, rate=value, poisson=arrivals == "poisson", **timing)  # type: ignore[arg-type]
+            for value in rate
         ]
     else:
-        loads = [Load(int(one), **timing) for one in concurrency or (1, 4, 16)]  # type: ignore[arg-type]
+        loads = [Load(int(count), **timing) for count in concurrency or (1, 4, 16)]  # type: ignore[arg-type]
     results: list[Result] = []
     with Progress() as progress:
         for url in urls or (DEFAULT_URL,):
@@ -250,14 +250,14 @@ def bench(
                 progress.show(f"{url}: {_describe(load)}, {warm_up + seconds:g} s")
                 results.append(target.measure(operations, load))
     if as_json:
-        document = {"model": model, "results": [one.document() for one in results]}
+        document = {"model": model, "results": [result.document() for result in results]}
         click.echo(json.dumps(document, indent=2))
     else:
         click.echo(f"{model}, {rows} rows a request; latency in milliseconds")
         click.echo(table(results))
     for line in remarks(results, processes):
         click.echo(f"Note: {line}", err=True)
-    if not any(one.requests for one in results):
+    if not any(result.requests for result in results):
         raise click.exceptions.Exit(1)
 
 
@@ -409,13 +409,13 @@ def _find_batching(
             "confirmed": None if confirmed is None else confirmed.document(),
             "trials": [
                 {
-                    **vars(one.candidate),
-                    "rows_per_second": one.throughput,
-                    "latency_ms": one.latency_ms if one.latency_ms < float("inf") else None,
-                    "connections": one.connections,
-                    "error": one.error,
+                    **vars(trial.candidate),
+                    "rows_per_second": trial.throughput,
+                    "latency_ms": trial.latency_ms if trial.latency_ms < float("inf") else None,
+                    "connections": trial.connections,
+                    "error": trial.error,
                 }
-                for one in trials
+                for trial in trials
             ],
         }
         click.echo(json.dumps(document, indent=2))
@@ -444,11 +444,11 @@ def _print_trials(
     """Print a line for each trial, then the best settings as a section of model.yaml."""
     from ksrv.bench.batching import section
 
-    for one in trials:
-        shown = one.error or f"{one.throughput:.0f} rows/s, {name} {one.latency_ms:.1f} ms"
-        if not one.error and not one.throughput:
-            shown = f"misses the goal: {name} {one.latency_ms:.1f} ms"
-        click.echo(f"{one.candidate!s:50}  {shown}")
+    for trial in trials:
+        shown = trial.error or f"{trial.throughput:.0f} rows/s, {name} {trial.latency_ms:.1f} ms"
+        if not trial.error and not trial.throughput:
+            shown = f"misses the goal: {name} {trial.latency_ms:.1f} ms"
+        click.echo(f"{trial.candidate!s:50}  {shown}")
     click.echo("")
     if best.throughput:
         click.echo(f"# {best.throughput:.0f} rows/s within {name} <= {goal.milliseconds:g} ms, closed loop "
@@ -483,7 +483,7 @@ def _own_server(
     with copied_model(Path(model)) as (folder, settings):
         write_settings(folder, settings, Candidate(0))
         called = [Path(model).resolve().parent / str(name) for name in settings.get("calls") or ()]
-        if missing := [one for one in called if not one.exists()]:
+        if missing := [path for path in called if not path.exists()]:
             raise ValueError(f"{missing[0]}: no such model; {model} calls it")
         with Server([folder, *called], grpc="off", start_timeout=300.0) as server:
             measured = Bench(folder, settings, server, files, rows, goal, progress.show)

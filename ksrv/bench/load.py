@@ -113,7 +113,7 @@ class RestSender:
         self._pool = ConnectionPool(target, BLOCKING.open_channel, repeats=False)
         self._timeout = endpoint.timeout
         self._operations = operations
-        self._requests = [http_request(one) for one in operations]
+        self._requests = [http_request(operation) for operation in operations]
 
     def send(self, index: int) -> None:
         """Send a request and wait for its answer."""
@@ -134,7 +134,7 @@ class GrpcSender:
     def __init__(self, endpoint: Endpoint, operations: Sequence[Operation]) -> None:
         self._transport = GrpcTransport("grpc", endpoint.url, endpoint.token, endpoint.ca, None)
         self._timeout = endpoint.timeout
-        self._messages = [message_of(one) for one in operations]
+        self._messages = [message_of(operation) for operation in operations]
 
     def send(self, index: int) -> None:
         """Send a request and wait for its answer."""
@@ -382,12 +382,12 @@ def _collect(
     cpu = time.process_time() - cpu
     for thread in threads:
         thread.join()
-    starts = np.array([one for record in records for one in record.starts])
-    ends = np.array([one for record in records for one in record.ends])
+    starts = np.array([time for record in records for time in record.starts])
+    ends = np.array([time for record in records for time in record.ends])
     counted = (ends if measure_by_end else starts) >= first
     under_way = ends > last if measure_by_end else np.zeros(len(ends), bool)
     counted &= ~under_way
-    failures = [one for record in records for one in record.failures if one[0] >= first]
+    failures = [entry for record in records for entry in record.failures if entry[0] >= first]
     seconds = load.seconds
     if not measure_by_end and counted.any():  # answers may arrive after the measured time
         seconds = max(seconds, float(ends[counted].max()) - first)

@@ -81,8 +81,8 @@ def result_of(url: str, load: Load, samples: Samples, rows: int) -> Result:
         latency["mean"] = float(milliseconds.mean())
         values = np.percentile(milliseconds, PERCENTILES, method="higher")
         latency |= {
-            percentile_name(one): float(value)
-            for one, value in zip(PERCENTILES, values, strict=True)
+            percentile_name(percent): float(value)
+            for percent, value in zip(PERCENTILES, values, strict=True)
         }
         latency["max"] = float(milliseconds.max())
     closed = load.rate is None
@@ -111,19 +111,19 @@ def table(results: Sequence[Result]) -> str:
     names = ["p50", "p90", "p95", "p99", "p99.9", "max"]
     head = ["load", "req/s", "rows/s", *names, "errors", "batch", "server"]
     lines = [head]
-    for one in results:
-        load = f"{one.connections} conn" if one.rate is None else f"{one.rate:g}/s"
-        scheme = one.url.partition(":")[0]
+    for result in results:
+        load = f"{result.connections} conn" if result.rate is None else f"{result.rate:g}/s"
+        scheme = result.url.partition(":")[0]
         server = "-"
-        if one.server_cores is not None and one.server_bytes is not None:
-            server = f"{one.server_cores:.2f} cores {one.server_bytes / (1 << 20):.0f} MiB"
+        if result.server_cores is not None and result.server_bytes is not None:
+            server = f"{result.server_cores:.2f} cores {result.server_bytes / (1 << 20):.0f} MiB"
         lines.append([
             f"{scheme} {load}",
-            f"{one.throughput:.0f}" if one.throughput >= 100 else f"{one.throughput:.1f}",
-            f"{one.rows_per_second:.0f}",
-            *(_milliseconds(one.latency_ms.get(name)) for name in names),
-            str(one.failed),
-            "-" if one.batch_rows is None else f"{one.batch_rows:.1f}",
+            f"{result.throughput:.0f}" if result.throughput >= 100 else f"{result.throughput:.1f}",
+            f"{result.rows_per_second:.0f}",
+            *(_milliseconds(result.latency_ms.get(name)) for name in names),
+            str(result.failed),
+            "-" if result.batch_rows is None else f"{result.batch_rows:.1f}",
             server,
         ])  # fmt: skip
     widths = [max(len(line[column]) for line in lines) for column in range(len(head))]
@@ -145,28 +145,28 @@ def _milliseconds(value: float | None) -> str:
 def remarks(results: Sequence[Result], processes: int) -> list[str]:
     """Return warnings about results that may mislead."""
     lines = []
-    if any(one.client_cores > BUSY_CLIENT * processes for one in results):
+    if any(result.client_cores > BUSY_CLIENT * processes for result in results):
         lines.append(
             "the load itself took all of its CPU, so the server may be faster than shown: "
             f"try --processes {processes + 1}"
         )
-    late = [one for one in results if one.unsent]
+    late = [result for result in results if result.unsent]
     if late:
-        rates = ", ".join(f"{one.rate:g}/s" for one in late)
+        rates = ", ".join(f"{load.rate:g}/s" for load in late)
         lines.append(
             f"{rates}: requests could not be sent when they were due; they count in the latencies "
             f"with the time that they had waited until the end"
         )
     lines += [
-        f"{one.connections} conn: {one.under_way} requests were still under way when the time ended, and "
+        f"{result.connections} conn: {result.under_way} requests were still under way when the time ended, and "
         f"one of them took longer than all before; they count in the latencies with the time that they "
         f"took, but not in req/s"
-        for one in results
-        if one.stalled
+        for result in results
+        if result.stalled
     ]
-    for one in results:
-        if one.first_error:
-            kinds = ", ".join(f"{count} x {kind}" for kind, count in one.errors.items())
-            lines.append(f"failed requests: {kinds}; the first: {one.first_error}")
+    for result in results:
+        if result.first_error:
+            kinds = ", ".join(f"{count} x {kind}" for kind, count in result.errors.items())
+            lines.append(f"failed requests: {kinds}; the first: {result.first_error}")
             break
     return lines

@@ -98,7 +98,7 @@ def check(
                 click.echo(line)
     finally:
         engine.close(timeout=10.0)
-    if not all(one["ok"] for entry in found for one in (entry, *entry.get("samples", ()))):
+    if not all(sample["ok"] for entry in found for sample in (entry, *entry.get("samples", ()))):
         raise click.exceptions.Exit(1)
 
 
@@ -124,8 +124,8 @@ def _results(engine: "Engine") -> list[dict[str, Any]]:
             entry["warm_up_seconds"] = model.warm_up_ns / 1e9
             for key, tensors in (("inputs", model.spec.inputs), ("outputs", model.spec.outputs)):
                 entry[key] = [
-                    {"name": one.name, "datatype": one.datatype, "shape": one.wire_shape}
-                    for one in tensors
+                    {"name": tensor.name, "datatype": tensor.datatype, "shape": tensor.wire_shape}
+                    for tensor in tensors
                 ]
         found.append(entry)
     return found
@@ -142,19 +142,19 @@ def _was_run(model: "ModelVersion") -> bool:
 def _remarks(found: list[dict[str, Any]]) -> Iterator[str]:
     """Yield the lines below the table."""
     yield ""
-    for one in found:
-        if one["ok"] and not one["warm"]:
+    for entry in found:
+        if entry["ok"] and not entry["warm"]:
             yield (
-                f"{one['name']}: ready, but not run, because an input has an open shape or texts, or "
+                f"{entry['name']}: ready, but not run, because an input has an open shape or texts, or "
                 f"`warmup` is false. If it has a model.yaml, sample files under `warmup:` there run it here"
             )
-    bad = [one["name"] for one in found if not one["ok"]]
+    bad = [entry["name"] for entry in found if not entry["ok"]]
     if bad:
         yield f"{len(bad)} of {len(found)} models cannot be served as they are: {', '.join(bad)}"
     else:
         yield f"{len(found)} of {len(found)} models are ready"
-    for one in found[0].get("samples", ()):
-        yield f"{one['sample']} {one['comparison']}: {one['output']} {one['result']}"
+    for entry in found[0].get("samples", ()):
+        yield f"{entry['sample']} {entry['comparison']}: {entry['output']} {entry['result']}"
 
 
 @contextmanager

@@ -39,22 +39,22 @@ def doctor(as_json: bool, everything: bool) -> None:
             except Exception as error:  # noqa: BLE001 - a check that fails must not end the others
                 text = f"cannot be looked at: {type(error).__name__}: {error}"
                 found.append(Finding("note", examine.__name__, text))
-    shown = [one for one in found if everything or one.level != "ok"]
+    shown = [entry for entry in found if everything or entry.level != "ok"]
     if as_json:
-        click.echo(json.dumps({"findings": [asdict(one) for one in shown]}, indent=2))
+        click.echo(json.dumps({"findings": [asdict(entry) for entry in shown]}, indent=2))
     else:
-        for one in shown:
-            _print(one)
-        counts = {level: sum(one.level == level for one in found) for level in COLOURS}
+        for finding in shown:
+            _print(finding)
+        counts = {level: sum(entry.level == level for entry in found) for level in COLOURS}
         click.echo("\n" + ", ".join(f"{count} {level}" for level, count in counts.items()))
-    if any(one.level == "wrong" for one in found):
+    if any(entry.level == "wrong" for entry in found):
         raise click.exceptions.Exit(1)
 
 
-def _print(one: Finding) -> None:
-    mark = click.style(one.level.ljust(5), fg=COLOURS[one.level])
-    click.echo(f"{mark}  {one.subject}: {one.found}")
-    if one.means:
-        click.echo(f"         means: {one.means}")
-    if one.do:
-        click.echo(f"         do:    {one.do}")
+def _print(finding: Finding) -> None:
+    mark = click.style(finding.level.ljust(5), fg=COLOURS[finding.level])
+    click.echo(f"{mark}  {finding.subject}: {finding.found}")
+    if finding.means:
+        click.echo(f"         means: {finding.means}")
+    if finding.do:
+        click.echo(f"         do:    {finding.do}")

@@ -58,9 +58,9 @@ def compare_answers(
     other = Engine(OtherExecutor(repository.paths, formats()), EngineSettings())
     other.start(wait=True)
     try:
-        requests = [(file.name, one) for file in files for one in samples(model.spec, file)]
+        requests = [(file.name, sample) for file in files for sample in samples(model.spec, file)]
         for name, request in requests:
-            runs = _runs(model, other, request, [one for _, one in requests if one is not request])
+            runs = _runs(model, other, request, [req for _, req in requests if req is not request])
             alone = run_batch(model, [request])[0].outputs
             for comparison, run in runs.items():
                 try:
@@ -93,7 +93,7 @@ def _runs(
     if spec.counts_rows:
         varied = [_changed(request, spec, _vary, number) for number in range(1, BATCH)]
         runs[f"in a batch of {BATCH}"] = lambda: joined(*[*beside, *varied][: BATCH - 1])
-    if any(one.lengths for one in spec.inputs):
+    if any(entry.lengths for entry in spec.inputs):
         runs["padded beside a row of twice its length"] = lambda: joined(
             _changed(request, spec, _lengthen, 2)
         )
@@ -107,7 +107,7 @@ Change: TypeAlias = Callable[[Tensor, TensorSpec | None, int], Tensor]
 
 def _changed(request: InferRequest, spec: ModelSpec, change: Change, number: int) -> InferRequest:
     """Return a copy of a request with changed inputs."""
-    inputs = [change(one, spec.input(one.name), number) for one in request.inputs]
+    inputs = [change(tensor, spec.input(tensor.name), number) for tensor in request.inputs]
     return InferRequest(spec.name, spec.version, request.id, inputs, parameters=request.parameters)
 
 
@@ -149,7 +149,7 @@ def _difference(alone: Tensor, other: Tensor) -> dict[str, Any]:
             with np.errstate(invalid="ignore"):  # infinity minus infinity
                 gaps = np.abs(wide - second.astype(np.float64))
             finite = np.isfinite(gaps)
-            most, largest = (float(one[finite].max(initial=0)) for one in (gaps, np.abs(wide)))
+            most, largest = (float(array[finite].max(initial=0)) for array in (gaps, np.abs(wide)))
             found = f"differs by up to {most:.3g}; the largest value is {largest:.3g}"
             if not np.array_equal(first[~finite], second[~finite], equal_nan=True):
                 found += "; values that are NaN or infinite differ"

@@ -165,15 +165,15 @@ def message_of(operation: Operation) -> bytes:
             "id": operation.id,
             "parameters": operation.parameters or {},
             "inputs": [
-                {"name": one.name, "datatype": one.datatype, "shape": one.shape}
-                for one in operation.inputs
+                {"name": entry.name, "datatype": entry.datatype, "shape": entry.shape}
+                for entry in operation.inputs
             ],
             "outputs": [
                 {"name": name, "parameters": parameters} for name, parameters in operation.outputs
             ],
             "raw_input_contents": [
-                one.blocks[0] if len(one.blocks) == 1 else b"".join(one.blocks)
-                for one in operation.inputs
+                entry.blocks[0] if len(entry.blocks) == 1 else b"".join(entry.blocks)
+                for entry in operation.inputs
             ],
         }
     else:  # some requests have the field `name`, others `model_name`; `encode` ignores the other

@@ -58,11 +58,11 @@ def _fill(message: Any, values: Mapping[str, Any]) -> None:
         elif not known[name].is_repeated:
             setattr(message, name, value)
         elif known[name].message_type is not None:
-            for one in value:
-                _fill(field.add(), one)
+            for item in value:
+                _fill(field.add(), item)
         else:
             field.extend(
-                bytes(one) if isinstance(one, memoryview | bytearray) else one for one in value
+                bytes(item) if isinstance(item, memoryview | bytearray) else item for item in value
             )
 
 
@@ -86,4 +86,4 @@ def _value(field: Any, value: Any) -> Any:
     if kind.GetOptions().map_entry:
         holds_messages = kind.fields_by_name["value"].message_type is not None
         return {key: _read(value[key]) if holds_messages else value[key] for key in value}
-    return [_read(one) for one in value] if field.is_repeated else _read(value)
+    return [_read(item) for item in value] if field.is_repeated else _read(value)

@@ -209,7 +209,7 @@ def _decode_bytes(shape: Sequence[int], count: int, block: memoryview) -> Array:
             f"the answer's {count} elements do not fill its {len(block)} bytes"
         ) from None
     elements = np.empty(count, object)
-    elements[:] = [bytes(one) for one in received]
+    elements[:] = [bytes(element) for element in received]
     return elements.reshape(shape)
 
 

@@ -83,9 +83,9 @@ class ForeignRunner(Runner):
         """Make imports from a folder of `sys.path` use the sources that were read for the load."""
         if self.source.loaded is not None:
             # The new finder replaces the finder of an earlier load of this folder.
-            others = [one for one in sys.meta_path if getattr(one, "folder", None) != str(folder)]
+            rest = [hook for hook in sys.meta_path if getattr(hook, "folder", None) != str(folder)]
             held = HeldSources(self.source.loaded.sources)
-            sys.meta_path[:] = [HeldSourceFinder(held, str(folder)), *others]
+            sys.meta_path[:] = [HeldSourceFinder(held, str(folder)), *rest]
 
 
 class ConcurrentForeignRunner(ForeignRunner):
@@ -172,7 +172,7 @@ class HeldSourceFinder:
     ) -> ModuleSpec | None:
         """See `importlib.abc.MetaPathFinder`."""
         places = sys.path if path is None else path
-        folders = [one for one in map(str, places) if Path(one).is_relative_to(self.folder)]
+        folders = [place for place in map(str, places) if Path(place).is_relative_to(self.folder)]
         return self._sources.spec(
             name, folders, lambda module, file: HeldSourceLoader(module, file, self._sources)
         )

@@ -37,7 +37,7 @@ def import_models(path: Path, repository: Path | None) -> None:
             raise click.exceptions.Exit(1)
         return
     try:
-        found = next(filter(None, (one.examine(path) for one in installed())), None)
+        found = next(filter(None, (dialect.examine(path) for dialect in installed())), None)
         if found is None:
             raise click.ClickException(
                 f"{path} is not a model of another server: expected an archive, a repository or a config.json"
@@ -68,7 +68,7 @@ def _served_as_they_are(path: Path) -> list[ModelEntry]:
         if is_list:
             raise click.ClickException(str(error)) from error
         return []
-    return [one for one in entries if one.report is not None or known.folder_reader(one.path)]
+    return [item for item in entries if item.report is not None or known.folder_reader(item.path)]
 
 
 def _report_lines(entry: ModelEntry) -> list[str]:

@@ -254,7 +254,7 @@ class LazyModels:
         return min(idle)[1] if idle else None
 
     def _last_use(self, name: str, served: ModelVersions) -> float:
-        loads = [stats for one in served.versions.values() for stats in one.all_stats]
+        loads = [stats for version in served.versions.values() for stats in version.all_stats]
         answered = max((stats.last_ms for stats in loads), default=0)
         return max(answered / 1000, self._used.get(name, 0.0))
 

@@ -40,7 +40,7 @@ class LifetimeCounters:
         """Return the sum of all loads."""
         with self._lock:
             records = dict(self._records)
-            stats = [self._stats, *(one for load in self._living for one in load.all_stats)]
+            stats = [self._stats, *(counts for load in self._living for counts in load.all_stats)]
             counts = [self._counts, *(load.queue.counts() for load in self._living)]
             made = total(name, version, stats, counts)
         made.records = records

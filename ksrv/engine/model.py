@@ -99,12 +99,12 @@ class ModelVersion(InstanceHost):
         self.instances = [
             Instance(self, number, executor) for number, executor in enumerate(self.executors)
         ]
-        self.inline_runs = [one.run_inline for one in self.instances]
+        self.inline_runs = [instance.run_inline for instance in self.instances]
         if config.sequences is not None:
             self.sequences = SequenceTable(
                 source.name,
                 config.sequences,
-                slots=[one.slot for one in self.instances],
+                slots=[instance.slot for instance in self.instances],
                 is_available=lambda slot: self.instances[slot].available,
                 end_sequences=lambda slot, ended: self.executors[slot].end_sequences(ended),
             )
@@ -352,12 +352,12 @@ class ModelVersion(InstanceHost):
     @property
     def ready(self) -> bool:
         """Whether the version is loaded and warm, and an instance is available."""
-        return self.state == "READY" and any(one.available for one in self.instances)
+        return self.state == "READY" and any(instance.available for instance in self.instances)
 
     @property
     def returning(self) -> bool:
         """Whether the version will be ready again by itself, because the process of an instance is being replaced."""
-        return self.state == "READY" and any(one.returning for one in self.instances)
+        return self.state == "READY" and any(instance.returning for instance in self.instances)
 
     @property
     def why_not_ready(self) -> str:

@@ -72,7 +72,7 @@ class ModelVersions:
 
 def loading_versions(name: str, versions: Iterable[str]) -> ModelVersions:
     """Return a model whose first load has not ended."""
-    return ModelVersions(states={one: ModelState(name, one, "LOADING") for one in versions})
+    return ModelVersions(states={v: ModelState(name, v, "LOADING") for v in versions})
 
 
 def dormant_versions(
@@ -90,7 +90,7 @@ def dormant_versions(
     """
     reason = failure or "not loaded"
     versions = entry.versions or ("",)
-    states = {one: ModelState(entry.name, one, "UNAVAILABLE", reason) for one in versions}
+    states = {v: ModelState(entry.name, v, "UNAVAILABLE", reason) for v in versions}
     return ModelVersions(
         states=states,
         fingerprints=fingerprints,

@@ -83,7 +83,7 @@ def why_not_ready(
         return "the models are being loaded"
     if not names:
         return f"models that are not ready: {len(down)}"
-    shown = [_shown(*one) for one in down[:SHOWN_MODELS]]
+    shown = [_shown(*outage) for outage in down[:SHOWN_MODELS]]
     more = len(down) - len(shown)
     return cut("; ".join([*shown, *([f"and {more} more are not ready"] if more else [])]))
 
@@ -117,7 +117,7 @@ def _is_unready(outages: Sequence[Outage], required: int, ready_when: str) -> bo
         return required > 0
     if ready_when == "any":
         return False
-    return not all(one.returning for one in outages)
+    return not all(outage.returning for outage in outages)
 
 
 def _shown(name: str, model: ModelVersions, outage: Outage) -> str:

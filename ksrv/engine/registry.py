@@ -138,7 +138,7 @@ class ModelRegistry:
             return model
         state = served.states.get(version) if version else None
         if version and state is None:
-            known = ", ".join(quote(one) for one in served.versions if one) or "no version folders"
+            known = ", ".join(quote(v) for v in served.versions if v) or "no version folders"
             raise NotFound(
                 f"Request for unknown model: {quote(name)} version {quote(version)} is not found; "
                 f"it has {known}"
@@ -255,11 +255,11 @@ class ModelRegistry:
         """Return the seconds that a request for a dormant model may wait for its load."""
         served = self._table.get(name)
         configs = (
-            [one.config for one in served.entry.versions.values()]
+            [version.config for version in served.entry.versions.values()]
             if served and served.entry
             else []
         )
-        limits = [one.timeout_ms for one in configs if one is not None]
+        limits = [config.timeout_ms for config in configs if config is not None]
         return max(limits, default=0) / 1000 or UNLIMITED_SECONDS
 
     def put_away(self, name: str, seconds: float) -> bool:
@@ -279,8 +279,8 @@ class ModelRegistry:
             served = self._table.get(name)
             if self._closing or served is None or served.entry is None or not served.versions:
                 return False
-            counters = {version: one.lifetime for version, one in served.versions.items()}
-            entry = again(served.entry, {v: one.source for v, one in served.versions.items()})
+            counters = {version: loaded.lifetime for version, loaded in served.versions.items()}
+            entry = again(served.entry, {v: loaded.source for v, loaded in served.versions.items()})
             self._put(name, dormant_versions(entry, served.fingerprints, counters))
             retiring = self._retire(served.versions.values(), collects=False)
         finally:
@@ -407,7 +407,7 @@ class ModelRegistry:
             # Several workers report the same change of the disk, and it was applied already. Its errors are
             # returned again, because the outcome of the last change decides what replaced workers load.
             return [
-                HandlerFailed(one.reason) for one in served.states.values() if not served.dormant
+                HandlerFailed(item.reason) for item in served.states.values() if not served.dormant
             ]
         if self.lazy and (served is None or served.dormant):
             self._put(entry.name, dormant_versions(entry, _fingerprints(entry)))

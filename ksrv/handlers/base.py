@@ -201,7 +201,7 @@ class BaseHandler:
 def missing_inference(handler: BaseHandler) -> str:
     """Return the error for a handler that has neither a model nor an `inference`."""
     name = type(handler).__name__
-    alike = next((one for one in _LIKE_INFERENCE if callable(getattr(handler, one, None))), None)
+    alike = next((name for name in _LIKE_INFERENCE if callable(getattr(handler, name, None))), None)
     remedy = (
         f"rename {name}.{alike} to inference"
         if alike

@@ -159,8 +159,8 @@ class BaseRunner(StageRunner):
             if absent:
                 made.only = frozenset(
                     index
-                    for index, one in enumerate(inputs.requests)
-                    if not all(row in absent for row in range(one.slice.start, one.slice.stop))
+                    for index, part in enumerate(inputs.requests)
+                    if not all(row in absent for row in range(part.slice.start, part.slice.stop))
                 )
         except KsrvError as error:
             made = self._read_by_request(result, inputs, absent, error)
@@ -201,8 +201,9 @@ class BaseRunner(StageRunner):
             raise error
         if absent or made.failures:
             made.only = frozenset(parts)
-        for one in made.failures.values():
-            self.failure_of(one, "outputs", inputs)  # only to log it: `made` has the error already
+        for cause in made.failures.values():
+            # Only to log it: `made` has the error already.
+            self.failure_of(cause, "outputs", inputs)
         return made
 
     @contextmanager
@@ -226,7 +227,7 @@ class BaseRunner(StageRunner):
         requests = inputs.requests[:SHOWN_IDS]
         more = len(inputs.requests) - len(requests)
         shown = ", ".join(map(_shown_ids, requests)) + (f" and {more} more" if more else "")
-        fields = {"request_ids": [one.headers.get("x-request-id", "") for one in requests]}
+        fields = {"request_ids": [request.headers.get("x-request-id", "") for request in requests]}
         text = "%s failed in %s; requests: %s"
         log.error(text, self._shown(), stage, shown, exc_info=error, extra=fields)
         if isinstance(error, KsrvError):
@@ -261,7 +262,8 @@ class BaseRunner(StageRunner):
 
 def _is_warm_up(inputs: ExecutorInputs) -> bool:
     """Whether the server itself made all requests of a batch. A client's request also has the header x-request-id."""
-    return all(one.id == WARM_UP and "x-request-id" not in one.headers for one in inputs.requests)
+    parts = inputs.requests
+    return all(part.id == WARM_UP and "x-request-id" not in part.headers for part in parts)
 
 
 def _where_it_failed(error: BaseException, folder: Path) -> str:

@@ -85,7 +85,7 @@ def _asked(
     """
     signature = signature_of(function, follow_wrapped=False)
     if signature is not None and any(
-        one.kind is one.VAR_KEYWORD for one in signature.parameters.values()
+        parameter.kind is parameter.VAR_KEYWORD for parameter in signature.parameters.values()
     ):
         # A decorator with **named passes all arguments to the wrapped function.
         signature = signature_of(function)
@@ -93,7 +93,7 @@ def _asked(
         return (), False
     parameters = list(signature.parameters.values())
     named = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
-    found = [one for one in parameters if one.name in names and one.kind in named]
+    found = [entry for entry in parameters if entry.name in names and entry.kind in named]
     only_asked = len(found) == len(parameters)
     if found and found[0] is parameters[0] and (takes_value or not only_asked):
         # The first parameter gets the value, although it is called `batch` or `sequences`. A keyword-only parameter
@@ -101,7 +101,7 @@ def _asked(
         only_asked = False
         if found[0].kind is not inspect.Parameter.KEYWORD_ONLY:
             del found[0]
-    return tuple(one.name for one in found), only_asked
+    return tuple(entry.name for entry in found), only_asked
 
 
 def _bound(

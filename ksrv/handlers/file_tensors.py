@@ -59,7 +59,7 @@ class KeptStates:
             wanted: The names of the outputs to return; empty for all.
         """
         states = [[_state(sequence, state) for sequence in sequences] for state in self._states]
-        if not self._has_rows or all(len({one.shape for one in kept}) == 1 for kept in states):
+        if not self._has_rows or all(len({state.shape for state in kept}) == 1 for kept in states):
             outputs = self._call(model, inputs, states)
             self._keep(outputs, sequences)
             return {name: outputs[name] for name in wanted or outputs}

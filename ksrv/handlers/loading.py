@@ -140,28 +140,28 @@ def _only_handler(module: ModuleType, target: str) -> tuple[Any, str]:
         and value.__module__ == module.__name__
     ]
     # Without classes from which another class of the file derives.
-    last = [one for one in classes if not any(one in other.__mro__[1:] for other in classes)]
-    last = [one for one in last if not inspect.isabstract(one)] or last
+    last = [kind for kind in classes if not any(kind in other.__mro__[1:] for other in classes)]
+    last = [kind for kind in last if not inspect.isabstract(kind)] or last
     if len(last) == 1:
         return last[0], target
     if last:
-        names = ", ".join(one.__name__ for one in last)
+        names = ", ".join(kind.__name__ for kind in last)
         raise HandlerError(f"{target} holds several handlers ({names}); name one: {target}:NAME")
     for name in ("handle", "inference"):
         function = getattr(module, name, None)
         if callable(function) and not inspect.isclass(function):
             return function, f"{target}:{name}"
     own = [
-        one for one in vars(module).values() if getattr(one, "__module__", "") == module.__name__
+        item for item in vars(module).values() if getattr(item, "__module__", "") == module.__name__
     ]
-    like = next((one for one in own if inspect.isclass(one) and hasattr(one, "handle")), None)
+    like = next((item for item in own if inspect.isclass(item) and hasattr(item, "handle")), None)
     hint = f"; if {like.__name__} is written for TorchServe, let {target} import ts" if like else ""
-    functions = [one for one in own if inspect.isfunction(one) and not one.__name__.startswith("_")]
-    if len(functions) == 1 and _is_typed(functions[0]):
-        return functions[0], f"{target}:{functions[0].__name__}"
-    if functions and not like:
-        hint = f"; to serve a function, name it: {target}:{functions[0].__name__}"
-    plain = next((one for one in own if inspect.isclass(one)), None)
+    found = [item for item in own if inspect.isfunction(item) and not item.__name__.startswith("_")]
+    if len(found) == 1 and _is_typed(found[0]):
+        return found[0], f"{target}:{found[0].__name__}"
+    if found and not like:
+        hint = f"; to serve a function, name it: {target}:{found[0].__name__}"
+    plain = next((item for item in own if inspect.isclass(item)), None)
     if plain is not None and not hint:
         hint = f"; derive {plain.__name__} from ksrv.BaseHandler, and call what answers a request inference"
     if not hint:
@@ -174,7 +174,7 @@ def _only_handler(module: ModuleType, target: str) -> tuple[Any, str]:
 def _is_typed(function: Callable[..., Any]) -> bool:
     """Tell whether a function has parameters, and each has a type hint."""
     signature = signature_of(function)
-    hints = [one.annotation for one in signature.parameters.values()] if signature else []
+    hints = [item.annotation for item in signature.parameters.values()] if signature else []
     return bool(hints) and inspect.Parameter.empty not in hints
 
 

@@ -156,7 +156,7 @@ class CalledModel:
                 for name, value in inputs.items()
             ],
             outputs=[RequestedOutput(_text("name of an output", name)) for name in outputs],
-            parameters=dict(parameter_of(*one) for one in (parameters or {}).items()),
+            parameters=dict(parameter_of(*item) for item in (parameters or {}).items()),
         )
         return ModelCall(self._submit(request, self._caller()))
 
@@ -223,8 +223,8 @@ def _writable(outputs: list[Tensor]) -> list[Tensor]:
         data = tensor.data
         if isinstance(data, np.ndarray):
             shared = any(
-                isinstance(one.data, np.ndarray) and np.may_share_memory(one.data, data)
-                for one in owned
+                isinstance(part.data, np.ndarray) and np.may_share_memory(part.data, data)
+                for part in owned
             )
             if shared or not data.flags.writeable:
                 buffer_pool.count_copy(data.nbytes)

@@ -60,10 +60,10 @@ class OutputConverter:
         self.fixed = DeclaredOutputs(fixed) if fixed else None
         # For each length of padded rows, an input that has it and the dimension there.
         self._padded = {
-            length: (one.name, place)
-            for one in spec.inputs
-            for place, length in enumerate(one.lengths)
-            if length and not one.optional
+            length: (entry.name, place)
+            for entry in spec.inputs
+            for place, length in enumerate(entry.lengths)
+            if length and not entry.optional
         }
         self._open = not spec.inputs  # whether the model declares no inputs
         # Whether each output needs a row for each row of the inputs. Only a model without a batch dimension may return
@@ -149,7 +149,7 @@ class OutputConverter:
         if any(_count(value) != inputs.rows for value in values.values()):
             return None
         return [
-            {name: value[one.slice] for name, value in values.items()} for one in inputs.requests
+            {name: value[part.slice] for name, value in values.items()} for part in inputs.requests
         ]
 
     def _check_lengths(

@@ -241,7 +241,7 @@ class Runner(BaseRunner):
             and config.sequences is None
             and not context.spec.has_optional_inputs
         )
-        self.optional_inputs = tuple(one.name for one in context.spec.inputs if one.optional)
+        self.optional_inputs = tuple(entry.name for entry in context.spec.inputs if entry.optional)
 
     def _use_device(self, context: HandlerContext) -> None:
         """Use the chosen device for the copies of tensors, if the model uses torch."""
@@ -257,7 +257,7 @@ class Runner(BaseRunner):
         if isinstance(model, GraphedModel):
             stages = ("handle", "inference", "postprocess", "explain")
             # If all of these are default stages, the handler cannot keep an output.
-            model.clones = not all(is_default(self.handler, one) for one in stages)
+            model.clones = not all(is_default(self.handler, stage) for stage in stages)
 
     def _steps_of(self, context: HandlerContext) -> list[Step]:
         """Return the steps around each batch, outermost first."""

@@ -188,7 +188,7 @@ class ImagePreparer:
             checked: The result of `check`; None for a request of the fast path, whose headers were checked elsewhere.
         """
         geometry = self.input.geometry
-        headers = checked.headers if checked else [self.input.header(one, 0) for one in elements]
+        headers = checked.headers if checked else [self.input.header(file, 0) for file in elements]
         sizes = map(self.input.size, headers)
         if checked:
             _, height, width, _ = checked.shape

@@ -233,7 +233,7 @@ def reshape(model: Any, wanted: Mapping[str, tuple[Dimension, ...]]) -> None:
     for port in model.inputs:
         if (shape := wanted.get(name_of(port))) is not None:
             bounds = (size if isinstance(size, tuple) else (size,) for size in shape)
-            wanted_shape = openvino.PartialShape([openvino.Dimension(*one) for one in bounds])
+            wanted_shape = openvino.PartialShape([openvino.Dimension(*bound) for bound in bounds])
             if wanted_shape != port.get_partial_shape():
                 shapes[port] = wanted_shape
     if shapes:

@@ -69,7 +69,7 @@ def configured_sampler() -> tuple[bool, float]:
     given = os.environ.get("OTEL_TRACES_SAMPLER_ARG", "").strip() or "1"
     shares = {"always_on": "1", "always_off": "0", "traceidratio": given}
     if base not in shares:
-        known = ", ".join([*shares, *(f"parentbased_{one}" for one in shares)])
+        known = ", ".join([*shares, *(f"parentbased_{share}" for share in shares)])
         raise TracingError(f"OTEL_TRACES_SAMPLER is {name!r}; ksrv has the samplers {known}")
     try:
         share = float(shares[base])

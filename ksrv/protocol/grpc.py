@@ -320,7 +320,7 @@ def render_infer(
     """
     outputs = response.outputs
     wanted = request.outputs
-    refs = {one.name: one.shared_memory for one in wanted if one.shared_memory} if wanted else None
+    refs = {out.name: out.shared_memory for out in wanted if out.shared_memory} if wanted else None
     if refs:
         outputs = [_in_shared_memory(tensor, refs.get(tensor.name), memory) for tensor in outputs]
     try:

@@ -316,8 +316,8 @@ def example_values(spec: ModelSpec) -> Document | None:
 
 def with_sequence(example: Document, spec: ModelSpec) -> Document:
     """Return an example with the parameters that a model with sequences needs."""
-    one = {"sequence_id": 1, "sequence_start": True, "sequence_end": True}
-    return example | ({"parameters": one} if spec.sequences else {})
+    of_sequence = {"sequence_id": 1, "sequence_start": True, "sequence_end": True}
+    return example | ({"parameters": of_sequence} if spec.sequences else {})
 
 
 def _infer_example(spec: ModelSpec) -> Document | None:

@@ -114,7 +114,6 @@ def _changes(name: str) -> Iterator[list[Address]]:
 
 def _print(replicas: Sequence[Address]) -> None:
     print(f"{time.strftime('%H:%M:%S')} replicas: {len(replicas)}")
-    for one in replicas:
-        print(
-            f"HTTP  {one.http or 'off'}  gRPC  {one.grpc or 'off'}  node {one.node[:8]}", flush=True
-        )
+    for replica in replicas:
+        http, grpc = replica.http or "off", replica.grpc or "off"
+        print(f"HTTP  {http}  gRPC  {grpc}  node {replica.node[:8]}", flush=True)

@@ -24,7 +24,7 @@ def record_files(path: Path) -> list[Path]:
         RecordError: The path has no file of records.
     """
     if path.is_dir():
-        found = sorted(one for one in path.rglob(f"*{SUFFIX}") if one.is_file())
+        found = sorted(file for file in path.rglob(f"*{SUFFIX}") if file.is_file())
         if not found:
             raise RecordError(f"the folder {path} holds no file of records (*{SUFFIX})")
         return found

@@ -67,8 +67,8 @@ class ModelRecording:
         self._rules = rules
         self._count = count
         self._left_out = {name.lower() for name in rules.without}
-        images = [] if rules.images else [one for one in spec.inputs if one.image is not None]
-        self._images = frozenset(one.name for one in images)
+        images = [] if rules.images else [entry for entry in spec.inputs if entry.image is not None]
+        self._images = frozenset(entry.name for entry in images)
         below = Path(spec.name) / (spec.version or "0")
         folder = Path(rules.to) / below
         _check(folder, below)

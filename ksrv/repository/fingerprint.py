@@ -97,7 +97,7 @@ def read_files(source: ModelSource, notes: str = "") -> LoadedFiles | None:
 
 def changed_files(before: Iterable[Fingerprint], after: Iterable[Fingerprint]) -> list[str]:
     """Return the names of the files that were added, changed or removed."""
-    marks = [{mark for one in prints for mark in one.files} for prints in (before, after)]
+    marks = [{mark for taken in prints for mark in taken.files} for prints in (before, after)]
     return sorted({Path(path).name for path, _, _ in marks[0] ^ marks[1]})
 
 

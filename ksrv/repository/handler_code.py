@@ -119,7 +119,9 @@ class HandlerCode:
             ConfigError: The file has several.
         """
         defined = [name for name, node in self.names.items() if isinstance(node, _Definition)]
-        found = [at for at in defined if any(code._call(one) for code, one in self._ancestors(at))]
+        found = [
+            at for at in defined if any(code._call(name) for code, name in self._ancestors(at))
+        ]
         bases = {
             base
             for name in found

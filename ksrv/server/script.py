@@ -88,7 +88,7 @@ def targets_of(handlers: Sequence[Handler], settings: Mapping[str, Any]) -> list
             f"serve: {next(iter(settings))} is a setting of one handler, and there are "
             f"{len(handlers)}; write it into @settings above each of them"
         )
-    return [target_of(one) for one in handlers]
+    return [target_of(handler) for handler in handlers]
 
 
 def target_of(handler: Handler) -> str:
@@ -185,12 +185,12 @@ def _tensors(key: str, named: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 def _flag(key: str, value: Any) -> list[str]:
     if isinstance(value, Mapping):
-        return [part for name, one in value.items() for part in _flag(f"{key}.{name}", one)]
+        return [part for name, item in value.items() for part in _flag(f"{key}.{name}", item)]
     flag = "--" + key.replace(".", "-").replace("_", "-")
     if isinstance(value, bool):
         return [flag if value else f"--no-{flag.removeprefix('--')}"]
     if isinstance(value, list | tuple):
-        return [part for one in value for part in (flag, str(one))]
+        return [part for item in value for part in (flag, str(item))]
     return [flag, str(value)]
 
 

@@ -167,7 +167,7 @@ class KsrvWorker(Worker):  # type: ignore[misc]
             log=logs,
             proxy=ProxyRules(self.cfg.proxy_protocol, self.cfg.proxy_allow_ips),
             plain=[
-                (path, one.rows, one.answer) for path, one in service.parts.plain_routes.items()
+                (path, item.rows, item.answer) for path, item in service.parts.plain_routes.items()
             ],
         )
         service.engine.on_table_change = http_server.note_model_change

@@ -53,7 +53,7 @@ def run_batch(model: ModelVersion, requests: Sequence[InferRequest]) -> list[Inf
     Raises:
         KsrvError: A request fails.
     """
-    handles = [QueuedRequest(one, *model.validator.validate(one)) for one in requests]
+    handles = [QueuedRequest(request, *model.validator.validate(request)) for request in requests]
     answers: list[InferResponse] = []
     for _, answer in _run(model.spec, model.instances[0], list(enumerate(handles))):
         if isinstance(answer, KsrvError):

@@ -263,20 +263,20 @@ def load(
     entries: dict[str, ModelEntry] = {}
     handlers: dict[str, Handler] = {}
     asked = ""
-    for index, one in enumerate((handler, *models)):
+    for index, given in enumerate((handler, *models)):
         first = index == 0
-        if isinstance(one, str | Path):
+        if isinstance(given, str | Path):
             if first and (settings or name):
                 raise ValueError(
-                    f"{one}: the settings of a path are in its files; "
+                    f"{given}: the settings of a path are in its files; "
                     f"{next(iter(settings), 'name')} is for classes and functions"
                 )
-            found = _entries_of(Path(one), alone=not models)
-            asked = asked or _choice(Path(one), found, model)
+            found = _entries_of(Path(given), alone=not models)
+            asked = asked or _choice(Path(given), found, model)
         else:
-            source = _source_of(one, name if first else None, settings if first else {})
+            source = _source_of(given, name if first else None, settings if first else {})
             found = {source.name: ModelEntry(source.name, {"": source})}
-            handlers[source.name] = one
+            handlers[source.name] = given
             asked = asked or source.name
         entries = found | entries
     return Model(entries, asked, handlers)

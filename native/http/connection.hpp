@@ -42,8 +42,8 @@ constexpr int PHASES = 10;
 
 // A set of phases as bits.
 constexpr uint16_t phases() noexcept { return 0; }
-template <class... Others> constexpr uint16_t phases(Phase one, Others... others) noexcept {
-    return static_cast<uint16_t>(1u << static_cast<int>(one) | phases(others...));
+template <class... Others> constexpr uint16_t phases(Phase first, Others... others) noexcept {
+    return static_cast<uint16_t>(1u << static_cast<int>(first) | phases(others...));
 }
 
 // The phases that may follow each phase. `free` may follow any phase.

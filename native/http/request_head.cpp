@@ -427,8 +427,8 @@ class HeadReader {
                 if (!first(CONTENT_TYPE)) return HeadFault::content_types;
                 upload_ = is_upload(value, stop);
             } else if (named(name, width, "connection")) {  // a list, and several such fields are one list (RFC 9110 5.3)
-                const bool one = single_word(value, stop, "keep-alive") || single_word(value, stop, "close");
-                if (!first(CONNECTION) || !one || (head_.http_1_0 && has_tab(value, stop))) native_ = false;
+                const bool is_single = single_word(value, stop, "keep-alive") || single_word(value, stop, "close");
+                if (!first(CONNECTION) || !is_single || (head_.http_1_0 && has_tab(value, stop))) native_ = false;
                 close_ = close_ || lists(value, stop, "close");
                 keep_ = keep_ || lists(value, stop, "keep-alive");
             } else if (named(name, width, "content-encoding")) {

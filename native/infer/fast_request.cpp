@@ -84,14 +84,14 @@ bool take_inputs(const InferHeader &header, const ModelSignature &signature, con
 // Takes the request's parameters. False if one of them needs Python.
 bool take_parameters(const InferHeader &header, FastRequestLayout *layout) noexcept {
     for (std::size_t i = 0; i < header.request_parameters.count; ++i) {
-        const Parameter &one = header.parameters[header.request_parameters.first + i];
-        const bool is_unsigned = one.kind == PARAM_INT && one.integer >= 0;
-        if (is(one.key, "binary_data_output") && one.kind == PARAM_BOOL) {
-            std::memset(layout->binary, one.integer == 1, sizeof layout->binary);
-        } else if (is(one.key, "timeout") && is_unsigned) {
-            layout->timeout_us = static_cast<std::uint64_t>(one.integer);
-        } else if (is(one.key, "priority") && is_unsigned && one.integer <= UINT32_MAX) {
-            layout->priority = static_cast<std::uint32_t>(one.integer);
+        const Parameter &parameter = header.parameters[header.request_parameters.first + i];
+        const bool is_unsigned = parameter.kind == PARAM_INT && parameter.integer >= 0;
+        if (is(parameter.key, "binary_data_output") && parameter.kind == PARAM_BOOL) {
+            std::memset(layout->binary, parameter.integer == 1, sizeof layout->binary);
+        } else if (is(parameter.key, "timeout") && is_unsigned) {
+            layout->timeout_us = static_cast<std::uint64_t>(parameter.integer);
+        } else if (is(parameter.key, "priority") && is_unsigned && parameter.integer <= UINT32_MAX) {
+            layout->priority = static_cast<std::uint32_t>(parameter.integer);
         } else {
             return false;
         }
@@ -109,9 +109,9 @@ bool take_outputs(const InferHeader &header, const ModelSignature &signature, Fa
         if (index == signature.outputs.size() || index > 255) return false;
         layout->wanted[i] = static_cast<std::uint8_t>(index);
         for (std::size_t j = 0; j < output.parameters.count; ++j) {
-            const Parameter &one = header.parameters[output.parameters.first + j];
-            if (!is(one.key, "binary_data") || one.kind != PARAM_BOOL) return false;
-            layout->binary[i] = one.integer == 1;
+            const Parameter &parameter = header.parameters[output.parameters.first + j];
+            if (!is(parameter.key, "binary_data") || parameter.kind != PARAM_BOOL) return false;
+            layout->binary[i] = parameter.integer == 1;
         }
     }
     layout->wanted_count = static_cast<std::uint8_t>(count);

@@ -54,8 +54,8 @@ struct FastRequestLayout {
     bool binary[FAST_OUTPUTS] = {};           // for each of them, or of the model's outputs: send it in binary
 
     bool has_images() const noexcept {
-        for (const auto &one : images)
-            if (one) return true;
+        for (const auto &image : images)
+            if (image) return true;
         return false;
     }
 

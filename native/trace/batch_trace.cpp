@@ -196,7 +196,7 @@ void BatchTrace::end(const TraceRules &rules, const Request *const *requests, st
                      const TracedRun &run) const {
     SpanEncoder to;
     if (run.began_ns) put_batch(to, rules, *this, count, run);
-    for (const TracedRequest &one : traced) put_request(to, rules, *this, one, *requests[one.index], run);
+    for (const TracedRequest &request : traced) put_request(to, rules, *this, request, *requests[request.index], run);
     std::string encoded(reinterpret_cast<const char *>(to.out.data()), to.out.size());
     if (to.out.failed() || !process_spans().batches.keep(std::move(encoded), to.out.size()))
         process_spans().lost.fetch_add(to.count, std::memory_order_relaxed);

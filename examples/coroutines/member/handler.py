@@ -12,4 +12,4 @@ class Member(BaseHandler):
         batch = self.context.batch
         word = str(batch.requests[0].parameters["likes"])
         await asyncio.sleep(0.01)
-        return {"answer": ["yes" if word.encode() in one else "no" for one in question]}
+        return {"answer": ["yes" if word.encode() in text else "no" for text in question]}

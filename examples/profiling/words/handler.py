@@ -13,7 +13,7 @@ class Words(BaseHandler):
 
     def inference(self, text: np.ndarray) -> dict[str, torch.Tensor]:
         """Look every word up, and multiply all means by one matrix."""
-        means = torch.stack([self.mean(bytes(one).decode("utf-8", "replace")) for one in text])
+        means = torch.stack([self.mean(bytes(line).decode("utf-8", "replace")) for line in text])
         return {"embedding": torch.tanh(means @ torch.ones(64, 8))}
 
     def mean(self, text: str) -> torch.Tensor:

@@ -82,10 +82,10 @@ cdef class InputReferences:
         self.objects = []
         for tensor in tensors:
             if isinstance(tensor.data, cnp.ndarray):
-                for one in _chain(tensor.data):
-                    if place.setdefault(_identity(one), len(self.objects)) == len(self.objects):
-                        self.objects.append(one)
-        tensor = one = None  # local variables would count as references
+                for link in _chain(tensor.data):
+                    if place.setdefault(_identity(link), len(self.objects)) == len(self.objects):
+                        self.objects.append(link)
+        tensor = link = None  # local variables would count as references
         self.counted = {key: _references(self.objects, i) for key, i in place.items()}
 
 
@@ -135,22 +135,22 @@ cdef list _proven(list tensors, InputReferences before):
     cdef set reached = set()  # the objects that others can reach
     cdef list own
     cdef Py_ssize_t i, inputs = 0
-    cdef object tensor, one, key, child
+    cdef object tensor, link, key, child
     if before is not None:
         inputs = len(before.objects)
-        for one in before.objects:
-            place[_identity(one)] = len(objects)
-            objects.append(one)
-            expected.append(before.counted[_identity(one)] + 1)  # and by `objects`
+        for link in before.objects:
+            place[_identity(link)] = len(objects)
+            objects.append(link)
+            expected.append(before.counted[_identity(link)] + 1)  # and by `objects`
     for tensor in tensors:
         own = []
         chains.append(own)
         child = None
-        for one in [] if type(tensor.data) is list else _chain(tensor.data):
-            key = _identity(one)
+        for link in [] if type(tensor.data) is list else _chain(tensor.data):
+            key = _identity(link)
             if key not in place:
                 place[key] = len(objects)
-                objects.append(one)
+                objects.append(link)
                 expected.append(1)  # by `objects`
             i = place[key]
             own.append(i)
@@ -160,12 +160,12 @@ cdef list _proven(list tensors, InputReferences before):
                 children.add(child)
                 expected[i] += 1  # by an array which did not exist before the handler ran
             child = i
-    tensor = one = None
+    tensor = link = None
     for i in range(len(objects)):
         if _references(objects, i) != expected[i]:
             reached.add(i)
-    reached.update([i for i, one in enumerate(objects) if _weakly_held(one)])
-    one = None
+    reached.update([i for i, link in enumerate(objects) if _weakly_held(link)])
+    link = None
     if not reached.isdisjoint(range(inputs)):
         reached.update(range(inputs))  # all inputs, because they may share one block of memory
     return [

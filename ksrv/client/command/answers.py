@@ -58,7 +58,7 @@ def as_document(answer: InferResult) -> dict[str, Any]:
             "datatype": _datatype(value),
             "shape": list(value.shape),
             "data": [
-                _json(one, name in answer.content_types) for one in value.reshape(-1).tolist()
+                _json(item, name in answer.content_types) for item in value.reshape(-1).tolist()
             ],
         }
         for name, value in answer.items()

@@ -139,12 +139,12 @@ class Call:
     @property
     def needs_image(self) -> bool:
         """Whether an input takes images."""
-        return any(one.kind == "image" for one in self.inputs)
+        return any(entry.kind == "image" for entry in self.inputs)
 
     @property
     def is_table(self) -> bool:
         """Whether the inputs are the columns of a table, one row of which is in the example."""
-        kinds = {one.kind if one.shape == (1,) else "" for one in self.inputs}
+        kinds = {entry.kind if entry.shape == (1,) else "" for entry in self.inputs}
         return len(self.inputs) > 1 and "values" in kinds and kinds <= {"values", "text"}
 
     def header(self, image_size: int | str) -> dict[str, Any]:
@@ -153,19 +153,19 @@ class Call:
         Args:
             image_size: The placeholder for the bytes of an image.
         """
-        inputs = {"inputs": [self._entry(one, image_size) for one in self.inputs]}
+        inputs = {"inputs": [self._entry(entry, image_size) for entry in self.inputs]}
         return {**inputs, "parameters": self.parameters} if self.parameters else inputs
 
-    def _entry(self, one: Input, image_size: int | str) -> dict[str, Any]:
-        datatype = "BYTES" if one.kind == "image" else one.datatype
-        entry: dict[str, Any] = {"name": one.name, "datatype": datatype, "shape": list(one.shape)}
-        if one.kind == "image":
-            entry["parameters"] = {"binary_data_size": image_size}
-        elif one.kind == "zeros":
-            entry["parameters"] = {"binary_data_size": one.count * DTYPES[one.datatype].itemsize}
+    def _entry(self, item: Input, image_size: int | str) -> dict[str, Any]:
+        datatype = "BYTES" if item.kind == "image" else item.datatype
+        made: dict[str, Any] = {"name": item.name, "datatype": datatype, "shape": list(item.shape)}
+        if item.kind == "image":
+            made["parameters"] = {"binary_data_size": image_size}
+        elif item.kind == "zeros":
+            made["parameters"] = {"binary_data_size": item.count * DTYPES[item.datatype].itemsize}
         else:
-            entry["data"] = one.values
-        return entry
+            made["data"] = item.values
+        return made
 
 
 def inputs_of(metadata: dict[str, Any]) -> tuple[Input, ...]:
@@ -231,14 +231,14 @@ def curl_code(call: Call) -> str:
     """
     options = curl_options(call.credentials)
     url = shlex.quote(call.url + call.path)
-    if not call.parameters and all(one.kind == "image" for one in call.inputs):
-        files = [f"-F {shlex.quote(f'{one.name}=@{call.image}')}" for one in call.inputs]
+    if not call.parameters and all(entry.kind == "image" for entry in call.inputs):
+        files = [f"-F {shlex.quote(f'{entry.name}=@{call.image}')}" for entry in call.inputs]
         return " ".join(["curl -s", url, *options, *files])
     if call.is_table and not call.parameters:
-        row = {one.name: one.values[0] for one in call.inputs}
+        row = {entry.name: entry.values[0] for entry in call.inputs}
         url = shlex.quote(call.url + call.path.removesuffix("infer") + "generate")
         return " ".join(["curl -s", url, *options, "-d", shlex.quote(json.dumps(row))])
-    if not call.needs_image and all(one.kind != "zeros" for one in call.inputs):
+    if not call.needs_image and all(entry.kind != "zeros" for entry in call.inputs):
         body = json.dumps(call.header(0), separators=(",", ":"))
         return " ".join(["curl -s", url, *options, "-d", shlex.quote(body)])
     image = shlex.quote(call.image)
@@ -248,11 +248,11 @@ def curl_code(call: Call) -> str:
     header = json.dumps(call.header("@SIZE@"), separators=(",", ":"))
     lines.append("H=" + shlex.quote(header).replace('"@SIZE@"', "'$SIZE'"))
     parts = ['printf %s "$H"']
-    for one in call.inputs:
-        if one.kind == "image":
+    for entry in call.inputs:
+        if entry.kind == "image":
             parts.append(f"cat {image}")
-        elif one.kind == "zeros":
-            parts.append(f"head -c {one.count * DTYPES[one.datatype].itemsize} /dev/zero")
+        elif entry.kind == "zeros":
+            parts.append(f"head -c {entry.count * DTYPES[entry.datatype].itemsize} /dev/zero")
     length = '-H "Inference-Header-Content-Length: ${#H}"'
     lines.append(f"({'; '.join(parts)}) |")
     lines.append("  " + " ".join(["curl -s", url, *options, length, "--data-binary @-"]))
@@ -274,9 +274,9 @@ def python_code(call: Call) -> str:
         arguments.append(f"ca={call.credentials.ca!r}")
     if reads_file:
         imports.append("from pathlib import Path")
-    if any(one.kind == "zeros" for one in call.inputs):
+    if any(entry.kind == "zeros" for entry in call.inputs):
         imports += ["", "import numpy as np"] if imports else ["import numpy as np"]
-    entries = [f"{one.name!r}: {_python_value(one, call.image)}" for one in call.inputs]
+    entries = [f"{item.name!r}: {_python_value(item, call.image)}" for item in call.inputs]
     values = f"{{{', '.join(entries)}}}"
     table = []
     if call.is_table:  # the columns, each with a value for each row
@@ -296,13 +296,13 @@ def python_code(call: Call) -> str:
     return "\n".join(lines)
 
 
-def _python_value(one: Input, image: str) -> str:
-    if one.kind == "image":
+def _python_value(item: Input, image: str) -> str:
+    if item.kind == "image":
         return f"[Path({image!r})]"
-    if one.kind == "zeros":
-        kind = "float32" if one.datatype == "BF16" else DTYPES[one.datatype].name
-        return f"np.zeros({one.shape}, np.{kind})"
-    return repr(_nested(one.values, one.shape))
+    if item.kind == "zeros":
+        kind = "float32" if item.datatype == "BF16" else DTYPES[item.datatype].name
+        return f"np.zeros({item.shape}, np.{kind})"
+    return repr(_nested(item.values, item.shape))
 
 
 def _nested(values: list[Any], shape: tuple[int, ...]) -> Any:
@@ -334,16 +334,16 @@ def javascript_code(call: Call) -> str:
         lines += ["", f"const image = new Uint8Array(await readFile({json.dumps(call.image)}));"]
     header = json.dumps(call.header("@SIZE@"), separators=(", ", ": "))
     header = header.replace('"@SIZE@"', "image.length")
-    binary = call.needs_image or any(one.kind == "zeros" for one in call.inputs)
+    binary = call.needs_image or any(entry.kind == "zeros" for entry in call.inputs)
     lines.append(f"const request = {header};")
     body = "JSON.stringify(request)"
     if binary:
         parts = []
-        for one in call.inputs:
-            if one.kind == "image":
+        for entry in call.inputs:
+            if entry.kind == "image":
                 parts.append("image")
-            elif one.kind == "zeros":
-                parts.append(f"new Uint8Array({one.count * DTYPES[one.datatype].itemsize})")
+            elif entry.kind == "zeros":
+                parts.append(f"new Uint8Array({entry.count * DTYPES[entry.datatype].itemsize})")
         lines.append("const header = new TextEncoder().encode(JSON.stringify(request));")
         headers.append("'Inference-Header-Content-Length': String(header.length)")
         body = f"new Blob([header, {', '.join(parts)}])"

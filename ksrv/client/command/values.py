@@ -43,7 +43,7 @@ def images_of(values: Mapping[str, Any]) -> list[bytes]:
         values: The result of `values_of`.
     """
     for value in values.values():
-        if isinstance(value, list) and all(isinstance(one, bytes) for one in value):
+        if isinstance(value, list) and all(isinstance(part, bytes) for part in value):
             return value
     return []
 
@@ -63,7 +63,7 @@ def _add(
         if last and isinstance(found[last][-1], type(value)) and not isinstance(value, np.ndarray):
             name = last
         else:
-            name = next((one for one in names if one not in found), "")
+            name = next((name for name in names if name not in found), "")
     if not name:
         raise click.ClickException(f"{argument}: every input of the model has its file already")
     found.setdefault(name, []).append(value)

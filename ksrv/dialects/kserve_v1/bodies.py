@@ -122,7 +122,7 @@ def _columns(instances: list[Any], spec: ModelSpec) -> dict[str, list[Any]]:
             )
     columns = {name: [row[name] for row in instances] for name in names}
     # An optional input that is null in every row counts as left out.
-    optional = {one.name for one in spec.inputs if one.may_be_left_out}
+    optional = {entry.name for entry in spec.inputs if entry.may_be_left_out}
     return {
         name: rows
         for name, rows in columns.items()

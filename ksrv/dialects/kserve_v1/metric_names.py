@@ -20,18 +20,18 @@ def metric_lines(models: Sequence[ModelStatistics]) -> Iterator[str]:
         yield f"# HELP {name} Seconds of requests in {stage}"
         yield f"# TYPE {name} histogram"
         for model, all_versions in _by_name(models).items():
-            times = [one.stages[stage] for one in all_versions if stage in one.stages]
+            times = [version.stages[stage] for version in all_versions if stage in version.stages]
             below = 0  # Prometheus's buckets are cumulative
             for index, bound in enumerate(bounds):
-                below += sum(one.buckets[index] for one in times)
+                below += sum(time.buckets[index] for time in times)
                 yield f'{name}_bucket{{model_name="{model}",le="{bound}"}} {below}'
             yield f'{name}_count{{model_name="{model}"}} {below}'
-            yield f'{name}_sum{{model_name="{model}"}} {sum(one.ns for one in times) / 1e9!r}'
+            yield f'{name}_sum{{model_name="{model}"}} {sum(time.ns for time in times) / 1e9!r}'
 
 
 def _by_name(models: Sequence[ModelStatistics]) -> dict[str, list[ModelStatistics]]:
     """Return the versions of each model. KServe's metrics have no label for the version."""
     found: dict[str, list[ModelStatistics]] = {}
-    for one in models:
-        found.setdefault(one.name, []).append(one)
+    for model in models:
+        found.setdefault(model.name, []).append(model)
     return found

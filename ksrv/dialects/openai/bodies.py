@@ -65,7 +65,7 @@ class RerankCall(RoleCall, frozen=True, kw_only=True):
     @property
     def texts(self) -> list[str]:
         """The texts of the documents."""
-        return [one if isinstance(one, str) else one.text for one in self.documents]
+        return [item if isinstance(item, str) else item.text for item in self.documents]
 
 
 class Failure(TypedDict):
@@ -104,12 +104,12 @@ def read_embeddings(document: Any) -> EmbeddingsCall:
         raise InvalidRequest(
             f"'input' has {len(given)} entries; a request has from 1 to {MOST_INPUTS}"
         )
-    for index, one in enumerate(given):
-        if not isinstance(one, (str, list)) or type(one) is not type(given[0]):
+    for index, item in enumerate(given):
+        if not isinstance(item, (str, list)) or type(item) is not type(given[0]):
             raise InvalidRequest(
-                f"'input' has a {type(one).__name__} at {index}; all entries are texts, or all are lists of token ids"
+                f"'input' has a {type(item).__name__} at {index}; all entries are texts, or all are lists of token ids"
             )
-        if isinstance(one, list) and not _is_tokens(one):
+        if isinstance(item, list) and not _is_tokens(item):
             raise InvalidRequest(
                 f"'input' has no token ids at {index}: a list of whole numbers from 0 to {LARGEST_TOKEN}, which is not empty"
             )
@@ -119,8 +119,8 @@ def read_embeddings(document: Any) -> EmbeddingsCall:
     return msgspec.structs.replace(call, input=given)
 
 
-def _is_tokens(value: Any) -> bool:
-    return bool(value) and all(type(one) is int and 0 <= one <= LARGEST_TOKEN for one in value)
+def _is_tokens(ids: Any) -> bool:
+    return bool(ids) and all(type(token) is int and 0 <= token <= LARGEST_TOKEN for token in ids)
 
 
 def _check_texts(key: str, texts: Sequence[object]) -> None:

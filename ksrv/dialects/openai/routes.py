@@ -265,7 +265,7 @@ def send_openai_error(
 
 def _text_input(spec: ModelSpec, names: Sequence[str]) -> str:
     """Return the model's text input: the first of `names` that it has, else its last BYTES input."""
-    texts = [one.name for one in spec.inputs if one.datatype == "BYTES"]
+    texts = [entry.name for entry in spec.inputs if entry.datatype == "BYTES"]
     found = next((name for name in names if name in texts), texts[-1] if texts else "")
     if not found:
         raise InvalidRequest(f"the model {quote(spec.name)} has no input for texts (BYTES)")
@@ -291,17 +291,17 @@ def _parts(count: int, spec: ModelSpec) -> list[slice]:
 
 def _embedding_batches(call: EmbeddingsCall, spec: ModelSpec) -> list[list[Tensor]]:
     """Return the inputs of each request. Token ids have different lengths, so each list is a separate request."""
-    texts = [one.encode() for one in call.input if isinstance(one, str)]
+    texts = [text.encode() for text in call.input if isinstance(text, str)]
     if texts:
         name = _text_input(spec, ("text", "texts"))
         return [[_texts(spec, name, texts[part])] for part in _parts(len(texts), spec)]
-    ids = next((one for one in spec.inputs if one.datatype in ("INT64", "INT32")), None)
+    ids = next((entry for entry in spec.inputs if entry.datatype in ("INT64", "INT32")), None)
     if ids is None:
         raise InvalidRequest(f"the model {quote(spec.name)} takes texts, and 'input' has token ids")
     dtype = np.int64 if ids.datatype == "INT64" else np.int32
     return [
-        [Tensor(ids.name, ids.datatype, (1, len(one)), np.array([one], dtype))]
-        for one in call.input
+        [Tensor(ids.name, ids.datatype, (1, len(part)), np.array([part], dtype))]
+        for part in call.input
     ]
 
 
@@ -312,7 +312,7 @@ def _pairs(call: RerankCall, spec: ModelSpec) -> list[list[Tensor]]:
         raise InvalidRequest(
             f"the model {quote(spec.name)} needs two inputs for texts, query and text, and has {query}"
         )
-    asked, documents = call.query.encode(), [one.encode() for one in call.texts]
+    asked, documents = call.query.encode(), [text.encode() for text in call.texts]
     return [
         [
             _texts(spec, query, [asked] * len(documents[part])),

@@ -122,7 +122,7 @@ class _Model:
                 f"{self._report.refusals()}"
             )
             return
-        folders = {one.name: one for one in version_folders(root)}
+        folders = {folder.name: folder for folder in version_folders(root)}
         if not folders and _model_files(root):  # a model without version folders has version 1
             folders = {"1": root}
         if not folders:
@@ -148,7 +148,7 @@ class _Model:
         try:
             # The variables of a saved_model.pb are in a folder beside it.
             found = [*folder.iterdir(), *folder.glob("variables/*")]
-            files += tuple(sorted(str(one) for one in found if one.is_file()))
+            files += tuple(sorted(str(file) for file in found if file.is_file()))
             options = OpenVinoOptions.of(config.dialect)
             if (folder / MAPPING_NAME).is_file():
                 options = msgspec.structs.replace(options, names=_names(folder / MAPPING_NAME))
@@ -243,7 +243,7 @@ class _Model:
         if value is None:
             return {}
         named = value if isinstance(value, dict) else {"": value}
-        shown = ", ".join(f"{name} {one}".strip() for name, one in named.items())
+        shown = ", ".join(f"{name} {layout}".strip() for name, layout in named.items())
         self._report.applied[key] = shown
         return named
 
@@ -253,11 +253,11 @@ class _Model:
             return ()
         parts: list[Any] = []
         if isinstance(given, str) and (inner := _SHAPE.fullmatch(given.strip())):
-            parts = [one.strip() for one in inner[1].split(",")]
-            parts = [int(one) if _is_whole(one) else one for one in parts]
+            parts = [part.strip() for part in inner[1].split(",")]
+            parts = [int(part) if _is_whole(part) else part for part in parts]
         elif isinstance(given, list):
             parts = given
-        sizes = [read_dimension(one) for one in parts[: _MAX_RANK + 1]]
+        sizes = [read_dimension(part) for part in parts[: _MAX_RANK + 1]]
         if not sizes or None in sizes or len(sizes) > _MAX_RANK:
             raise Fault(
                 ("shape",),
@@ -286,21 +286,21 @@ class _Model:
             raise Fault(("plugin_config",), f"expected keys and values, found {describe(value)}")
         properties: dict[str, Any] = {}
         instances = 1
-        for key, one in value.items():
+        for key, item in value.items():
             shown = f"plugin_config.{key[:64]}"
-            if not isinstance(one, str | int | float):
+            if not isinstance(item, str | int | float):
                 raise Fault(
                     ("plugin_config",),
-                    f"{key[:64]}: expected a text or a number, found {describe(one)}",
+                    f"{key[:64]}: expected a text or a number, found {describe(item)}",
                 )
             if key == "NUM_STREAMS":
-                if _is_whole(str(one)) and 1 <= int(one) <= MOST_INSTANCES:
-                    instances = int(one)
+                if _is_whole(str(item)) and 1 <= int(item) <= MOST_INSTANCES:
+                    instances = int(item)
                     self._report.applied[shown] = f"{instances} instances"
                 else:
                     self._report.ignored[shown] = "the model has one instance"
                 continue
-            properties[key] = one
+            properties[key] = item
             self._report.applied[shown] = "as OpenVINO's CPU plugin takes it"
         return properties, instances
 
@@ -337,7 +337,7 @@ def _is_whole(text: str) -> bool:
 def _model_files(folder: Path) -> list[Path]:
     """Return the model files of the first kind that the folder has."""
     for kind in _KINDS:
-        found = sorted(one for one in folder.glob(kind) if one.is_file())
+        found = sorted(file for file in folder.glob(kind) if file.is_file())
         if found:
             return found
     return []
@@ -347,9 +347,9 @@ def _model_file(folder: Path, root: Path) -> Path:
     """Return the model file of a version, which must be within the model's folder."""
     found = _model_files(folder)
     if len(found) > 1:
-        raise ConfigError(f"{folder}: holds several models: {', '.join(one.name for one in found)}")
+        raise ConfigError(f"{folder}: has several models: {', '.join(file.name for file in found)}")
     if not found:
-        others = sorted(one.name for one in folder.iterdir() if one.suffix in _OTHERS)
+        others = sorted(file.name for file in folder.iterdir() if file.suffix in _OTHERS)
         held = f"; {', '.join(others[:4])} is not served" if others else ""
         raise ConfigError(
             f"{folder}: holds no .xml, .onnx or .tflite file and no saved_model.pb{held}"

@@ -182,7 +182,7 @@ def _may_have_form(handle: QueuedRequest) -> bool:
     if request.explain or request.on_chunk is not None or request.remember is not None:
         return False
     return not any(
-        one.classification or one.parameters or one.shared_memory for one in request.outputs
+        out.classification or out.parameters or out.shared_memory for out in request.outputs
     )
 
 

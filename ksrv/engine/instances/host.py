@@ -101,7 +101,7 @@ class InstanceHost:
         # Instances that wait for their calls to other models need no cores.
         busy = 1 if config.needs else config.instances
         share = config.threads or max(1, cores // busy)
-        self.executors = [make_executor(source, one, share) for one in range(config.instances)]
+        self.executors = [make_executor(source, slot, share) for slot in range(config.instances)]
         # Leases the blocks of batches that any instance may run.
         self._lease = partial(leased, self.executors[0].lease)
         self._ready: deque[RequestBatch] = deque()

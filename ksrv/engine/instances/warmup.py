@@ -171,7 +171,7 @@ class WarmUp:
                 log.warning("the model %s: %s", self.spec.name, self.error)
                 return
             # Copied, because the handler may overwrite the memory of its outputs in the next run.
-            answers.append([_copied(one) for one in outputs.tensors])
+            answers.append([_copied(tensor) for tensor in outputs.tensors])
         for alone, padded in zip(*answers, strict=True):
             padded = cut_back(padded, self.spec.output(padded.name), request.lengths)
             if not are_alike(alone, padded):

@@ -71,7 +71,7 @@ def unpadded_ones(spec: ModelSpec) -> InferRequest | None:
         The request, whose lengths may be doubled; None for other models, and if the description leaves a shape open.
     """
     lengths = lengths_of(spec.inputs)
-    if not any(one.exact and not one.mask for one in lengths.values()):
+    if not any(length.exact and not length.mask for length in lengths.values()):
         return None
     tensors = []
     for entry in spec.inputs:
@@ -105,13 +105,13 @@ def padded(spec: ModelSpec, request: InferRequest, times: int) -> ExecutorInputs
         would be longer than the model takes.
     """
     lengths = lengths_of(spec.inputs)
-    exact = {name for name, one in lengths.items() if one.exact and not one.mask}
+    exact = {name for name, length in lengths.items() if length.exact and not length.mask}
     if not exact or any(
         times * request.lengths.get(name, 0) > lengths[name].most for name in exact
     ):
         return None
     names = {tensor.name for tensor in request.inputs}
-    if any(one.mask_of and one.name not in names for one in spec.inputs):
+    if any(entry.mask_of and entry.name not in names for entry in spec.inputs):
         return None
     tensors = []
     for tensor in request.inputs:
@@ -183,7 +183,7 @@ def samples(spec: ModelSpec, path: Path) -> list[InferRequest]:
                     spec.name,
                     spec.version,
                     WARM_UP,
-                    [one.tensor() for one in record.inputs],
+                    [entry.tensor() for entry in record.inputs],
                     parameters=record.request_parameters(),
                 )
                 for record in read_records(path, MOST_RECORDS)

@@ -85,12 +85,8 @@ class ProcessLog:
         """Log how many lines were left out since the last time."""
         if self._left_out:
             left_out, self._left_out = self._left_out, 0
-            self._emit(
-                log.name,
-                logging.WARNING,
-                f"{left_out} lines were left out, because the handler wrote more than"
-                f" {LINES_PER_SECOND} a second",
-            )
+            reason = f"because the handler wrote more than {LINES_PER_SECOND} a second"
+            self.log_note(logging.WARNING, f"{left_out} lines were left out, {reason}")
 
     def _emit(
         self,
@@ -102,15 +98,9 @@ class ProcessLog:
     ) -> None:
         if not log.isEnabledFor(level):
             return
+        values = (self._label, self._fields["handler_pid"], text)
         record = log.makeRecord(
-            name,
-            level,
-            "",
-            0,
-            "[%s pid %s] %s",
-            (self._label, self._fields["handler_pid"], text),
-            None,
-            extra=fields or self._fields,
+            name, level, "", 0, "[%s pid %s] %s", values, None, extra=fields or self._fields
         )
         record.exc_text = more_lines or None  # The formatter writes it below the message.
         log.handle(record)

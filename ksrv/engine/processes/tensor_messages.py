@@ -194,42 +194,42 @@ def read_tensors(written: Sequence[TensorMessage], frame: Frame) -> list[Tensor]
         raise ValueError(f"{len(written)} tensors are too many")
     contents = [
         content
-        for one in written
-        for content in (one.data if isinstance(one.data, list) else (one.data,))
+        for message in written
+        for content in (message.data if isinstance(message.data, list) else (message.data,))
     ]
-    if sum(one.nbytes for one in contents if isinstance(one, Part)) > frame.most_bytes:
+    if sum(part.nbytes for part in contents if isinstance(part, Part)) > frame.most_bytes:
         raise ValueError(f"the tensors have more than {frame.most_bytes} bytes together")
-    return [_read(one, frame) for one in written]
+    return [_read(message, frame) for message in written]
 
 
-def _read(one: TensorMessage, frame: Frame) -> Tensor:
+def _read(message: TensorMessage, frame: Frame) -> Tensor:
     data: Any
-    if one.datatype == "BYTES":
-        if not isinstance(one.data, list) or math.prod(one.shape) != len(one.data):
-            raise ValueError(f"a BYTES tensor of shape {one.shape} has other elements")
-        data = [_read_element(content, frame) for content in one.data]
-        return Tensor(one.name, "BYTES", tuple(one.shape), data, one.parameters)
-    dtype = DTYPES.get(one.datatype)
-    if dtype is None or isinstance(one.data, list):
-        raise ValueError(f"a tensor has the datatype {one.datatype!a} and {type(one.data)}")
-    nbytes = one.data.nbytes if isinstance(one.data, Part) else len(one.data)
-    if nbytes != math.prod(one.shape) * dtype.itemsize:
-        raise ValueError(f"a {one.datatype} tensor of shape {one.shape} has {nbytes} bytes")
-    if isinstance(one.data, bytes):
-        data = np.ndarray(one.shape, dtype, one.data).copy()
-    elif one.data.offset % dtype.itemsize:
+    if message.datatype == "BYTES":
+        if not isinstance(message.data, list) or math.prod(message.shape) != len(message.data):
+            raise ValueError(f"a BYTES tensor of shape {message.shape} has other elements")
+        data = [_read_element(content, frame) for content in message.data]
+        return Tensor(message.name, "BYTES", tuple(message.shape), data, message.parameters)
+    dtype = DTYPES.get(message.datatype)
+    if dtype is None or isinstance(message.data, list):
+        raise ValueError(f"a tensor has the datatype {message.datatype!a} and {type(message.data)}")
+    nbytes = message.data.nbytes if isinstance(message.data, Part) else len(message.data)
+    if nbytes != math.prod(message.shape) * dtype.itemsize:
+        raise ValueError(f"a {message.datatype} tensor of shape {message.shape} has {nbytes} bytes")
+    if isinstance(message.data, bytes):
+        data = np.ndarray(message.shape, dtype, message.data).copy()
+    elif message.data.offset % dtype.itemsize:
         raise ValueError(
-            f"a {one.datatype} tensor begins at byte {one.data.offset}, which is not aligned"
+            f"a {message.datatype} tensor begins at byte {message.data.offset}, which is not aligned"
         )
     else:
-        frame.memory(one.data)  # raises if the block does not have these bytes
-        block = frame.blocks[one.data.block]
-        data = buffer_pool.array(block, dtype, one.shape, one.data.offset)
-    if one.order:
-        if sorted(one.order) != list(range(data.ndim)):
+        frame.memory(message.data)  # raises if the block does not have these bytes
+        block = frame.blocks[message.data.block]
+        data = buffer_pool.array(block, dtype, message.shape, message.data.offset)
+    if message.order:
+        if sorted(message.order) != list(range(data.ndim)):
             raise ValueError("the order of a tensor's axes is not a permutation")
-        data = data.transpose(np.argsort(one.order))
-    return Tensor(one.name, one.datatype, data.shape, data, one.parameters)
+        data = data.transpose(np.argsort(message.order))
+    return Tensor(message.name, message.datatype, data.shape, data, message.parameters)
 
 
 def _read_element(content: Content, frame: Frame) -> bytes | memoryview:

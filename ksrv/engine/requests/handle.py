@@ -83,7 +83,7 @@ class SplitRequest:
         with self._lock:
             if self._outcome is None:
                 answers = [part.answer for part in self.parts]
-                bad = (one for one in self.parts if not isinstance(one.answer, InferResponse))
+                bad = (part for part in self.parts if not isinstance(part.answer, InferResponse))
                 failed = self._failed or next(bad, None)
                 try:
                     self._outcome = self._join(answers) if failed is None else failed.outcome()

@@ -18,7 +18,7 @@ def rows_of(request: InferRequest, start: int, end: int) -> InferRequest:
     `bytes_of` counts the bytes of each part anew.
     """
     images = request.images and {
-        name: one._replace(headers=one.headers[start:end]) for name, one in request.images.items()
+        key: item._replace(headers=item.headers[start:end]) for key, item in request.images.items()
     }
     return replace(
         request,

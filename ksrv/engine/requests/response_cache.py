@@ -59,8 +59,8 @@ class ResponseCache:
             return None
         digest = hashlib.blake2b(digest_size=32)
         outputs = [
-            (one.name, one.classification, sorted(one.parameters.items()))
-            for one in request.outputs
+            (output.name, output.classification, sorted(output.parameters.items()))
+            for output in request.outputs
         ]
         asked = (request.explain, sorted(request.parameters.items()), outputs, len(request.inputs))
         digest.update(repr(asked).encode("utf-8", "surrogatepass"))

@@ -114,7 +114,7 @@ class RequestValidator:
 
     def decodes(self, request: InferRequest) -> bool:
         """Tell whether `validate` decodes sounds of a request, which may take long."""
-        return any(one.datatype == "BYTES" and one.name in self._audio for one in request.inputs)
+        return any(item.datatype == "BYTES" and item.name in self._audio for item in request.inputs)
 
     def validate(self, request: InferRequest) -> Validated:
         """Check a request.
@@ -397,11 +397,11 @@ def check_batching(spec: ModelSpec) -> None:
     """
     if spec.max_batch_size < 2 or spec.accepts_any_inputs:
         return
-    for one in spec.inputs:
-        if not one.batched:
+    for entry in spec.inputs:
+        if not entry.batched:
             raise ModelFailed(
                 f"batching: joins requests along the first dimension, which has to be -1 in every input; the shape of "
-                f"{one.name!r} is {shape_text(one.shape)}. Leave batching: out"
+                f"{entry.name!r} is {shape_text(entry.shape)}. Leave batching: out"
             )
 
 

@@ -139,7 +139,7 @@ class SequenceTable:
     def lose(self, slot: int, reason: str) -> None:
         """End the sequences whose state is gone with a handler process."""
         with self._changed:
-            lost = [one for one in self._open.values() if one.order.slot == slot and one.begun]
+            lost = [item for item in self._open.values() if item.order.slot == slot and item.begun]
             for sequence in lost:
                 self._end(sequence, "process", f"its state is gone: {reason}")
         self._drop(lost)
@@ -176,7 +176,7 @@ class SequenceTable:
                 f"{show_limit('sequences.max', most)}",
                 "sequences_full",
             )
-        slot = min(self._counts, key=lambda one: (not self.is_available(one), self._counts[one]))
+        slot = min(self._counts, key=lambda slot: (not self.is_available(slot), self._counts[slot]))
         return OpenSequence(name, next(self._numbers), slot)
 
     def _known(self, name: SequenceId, known: OpenSequence | None) -> OpenSequence:
@@ -252,7 +252,7 @@ class SequenceTable:
     def _take_idle(self) -> list[OpenSequence]:
         """End the sequences whose time-out has passed, and return them."""
         now = time.monotonic_ns()
-        ended = list(itertools.takewhile(lambda one: self._idle[one] <= now, self._idle))
+        ended = list(itertools.takewhile(lambda key: self._idle[key] <= now, self._idle))
         limit = show_limit("sequences.idle_timeout_ms", self.limits.idle_timeout_ms)
         for sequence in ended:
             self._end(sequence, "idle_timeout", f"no request came for it in time: {limit}")

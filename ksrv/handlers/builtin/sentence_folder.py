@@ -19,7 +19,7 @@ def folder_of(file: Path | None, root: Path) -> Path | None:
         return None
     above = file.parent.parent
     folders = [file.parent, *([above] if above.is_relative_to(root) else [])]
-    return next((one for one in folders if (one / MODULES).is_file()), None)
+    return next((folder for folder in folders if (folder / MODULES).is_file()), None)
 
 
 def folder_parameters(folder: Path) -> dict[str, Any]:

@@ -116,18 +116,18 @@ class TextEncoder(BaseHandler):
         encoded = self.tokenizer.encode_batch(
             columns[0] if len(columns) == 1 else list(zip(*columns, strict=True))
         )
-        return [one.ids for one in encoded], [one.type_ids for one in encoded]
+        return [row.ids for row in encoded], [row.type_ids for row in encoded]
 
     def _texts(self, batch: Batch, name: str) -> list[str]:
         longest = self.most_tokens * CHARACTERS_PER_TOKEN
-        texts = [self.prompt + one for one in utf8_texts(batch, name).reshape(-1).tolist()]
-        return [(one.strip().lower() if self.lower else one)[:longest] for one in texts]
+        texts = [self.prompt + text for text in utf8_texts(batch, name).reshape(-1).tolist()]
+        return [(text.strip().lower() if self.lower else text)[:longest] for text in texts]
 
     def inference(self, /, *_: Any, **named: Any) -> dict[str, Any]:
         """Call the model, and turn its answer into vectors or scores."""
         mask = named["attention_mask"]
         loaded = self.context.loaded
-        known = [one.name for one in loaded.inputs] if loaded is not None else []
+        known = [entry.name for entry in loaded.inputs] if loaded is not None else []
         known = known or list(forward_names(self.model) or ())
         wanted = [name for name in ARGUMENTS if name in known]
         # If the names are unknown or others, the model gets the ids and the mask by position.

@@ -150,14 +150,14 @@ def check_inputs(spec: ModelSpec, loaded: LoadedModel) -> None:
         return
     if len(spec.inputs) != len(loaded.inputs):
         raise ModelLoadError(
-            f"model.yaml declares the inputs {', '.join(one.name for one in spec.inputs)}; "
-            f"the model file has {', '.join(one.name for one in loaded.inputs)}"
+            f"model.yaml declares the inputs {', '.join(entry.name for entry in spec.inputs)}; "
+            f"the model file has {', '.join(entry.name for entry in loaded.inputs)}"
         )
-    names = {one.name for one in loaded.inputs}
-    by_name = names == {one.name for one in spec.inputs}
+    names = {entry.name for entry in loaded.inputs}
+    by_name = names == {entry.name for entry in spec.inputs}
     for index, declared in enumerate(spec.inputs):
         own = next(
-            (one for one in loaded.inputs if by_name and one.name == declared.name),
+            (entry for entry in loaded.inputs if by_name and entry.name == declared.name),
             loaded.inputs[index],
         )
         if own.datatype != declared.datatype:
@@ -182,7 +182,7 @@ def check_rows(spec: ModelSpec, loaded: LoadedModel) -> None:
     Raises:
         ModelLoadError: An output has a fixed number of rows.
     """
-    if not spec.counts_rows or not any(one.batched for one in spec.inputs):
+    if not spec.counts_rows or not any(entry.batched for entry in spec.inputs):
         return
     for output in loaded.outputs:
         rows = output.shape[0] if output.shape else 0

@@ -61,7 +61,7 @@ def serve_rows(handler: BaseHandler, known: ModelSpec) -> None:
     """
     function = _inference_of(handler)
     stages = ("declare", "postprocess")
-    if function is None or known.inputs or not all(is_default(handler, one) for one in stages):
+    if function is None or known.inputs or not all(is_default(handler, stage) for stage in stages):
         return
     if _by_attribute(handler, "inputs"):
         return
@@ -237,9 +237,9 @@ def _check_names(kind: type[BaseHandler]) -> None:
     Raises:
         HandlerError: The stage is misspelt, and ksrv would never call it.
     """
-    own = [one for one in kind.__mro__ if not one.__module__.startswith("ksrv.")]
+    own = [base for base in kind.__mro__ if not base.__module__.startswith("ksrv.")]
     methods = {
-        name: value for one in own for name, value in vars(one).items() if inspect.isfunction(value)
+        name: item for base in own for name, item in vars(base).items() if inspect.isfunction(item)
     }
     called = {
         name for method in methods.values() for name in inspect.unwrap(method).__code__.co_names
@@ -298,7 +298,7 @@ def _shown(function: Callable[..., Any], name: str) -> str:
 def _check_inference(handler: BaseHandler) -> None:
     """Refuse a handler without a model that also overrides no stage which could answer or set the model."""
     stages = ("__init__", "initialize", "preprocess", "inference", "handle", "explain")
-    if handler.model is None and all(is_default(handler, one) for one in stages):
+    if handler.model is None and all(is_default(handler, stage) for stage in stages):
         raise HandlerError(missing_inference(handler))
 
 

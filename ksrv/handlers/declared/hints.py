@@ -139,7 +139,7 @@ class Hints:
                     if alias.name in ksrv.__all__:
                         found[alias.asname or alias.name] = getattr(ksrv, alias.name)
             elif isinstance(node, ast.Import):
-                found |= {one.asname or one.name: ksrv for one in node.names if one.name == "ksrv"}
+                found |= {item.asname or "ksrv": ksrv for item in node.names if item.name == "ksrv"}
         return found
 
     def _tensor(self, hint: Any, subject: str) -> TensorType | None:
@@ -149,14 +149,14 @@ class Hints:
             return hint
         arguments = get_args(hint)
         if get_origin(hint) is Annotated:
-            found = next((one for one in arguments if isinstance(one, TensorType)), None)
+            found = next((hint for hint in arguments if isinstance(hint, TensorType)), None)
             kind = next(filter(is_content_type, arguments[1:]), None)
             if found is not None and kind is not None:
                 found = found.file(kind)
             is_optional = NoneType in get_args(arguments[0])
             return found.or_none() if found is not None and is_optional else found
         if get_origin(hint) in (Union, UnionType) and NoneType in arguments and len(arguments) == 2:
-            found = self._tensor(next(one for one in arguments if one is not NoneType), subject)
+            found = self._tensor(next(hint for hint in arguments if hint is not NoneType), subject)
             return None if found is None else found.or_none()
         return None
 
@@ -174,7 +174,7 @@ class Hints:
         inner = list(get_args(hint))
         if isinstance(hint, type) and (is_typeddict(hint) or dataclasses.is_dataclass(hint)):
             inner += inspect.get_annotations(hint).values()
-        return any(self.has_tensor_type(one, depth - 1) for one in inner)
+        return any(self.has_tensor_type(hint, depth - 1) for hint in inner)
 
 
 def _fields(hint: Any) -> dict[str, Any]:
@@ -197,7 +197,7 @@ def _fields(hint: Any) -> dict[str, Any]:
         found[name] = hints.tensor(value, subject)
         if found[name] is not None and found[name].optional:
             raise HandlerError(f"{subject} may be None; an answer has every declared output")
-    return found if any(one is not None for one in found.values()) else {}
+    return found if any(hint is not None for hint in found.values()) else {}
 
 
 def shown(hint: Any) -> str:

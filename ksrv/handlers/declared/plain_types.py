@@ -54,7 +54,7 @@ class PlainType(NamedTuple):
     def write(self, value: Any) -> Any:
         """Return a row of an output in a form that the answer takes."""
         if self.kind == "json" and not isinstance(value, (str, bytes)):
-            return msgspec.json.encode(value, enc_hook=lambda one: one.tolist())
+            return msgspec.json.encode(value, enc_hook=lambda array: array.tolist())
         if self.kind == "picture":
             file = io.BytesIO()
             value.save(file, self.tensor.content_type.partition("/")[2])
@@ -63,13 +63,13 @@ class PlainType(NamedTuple):
 
 
 def _decoded(value: Any) -> Any:
-    return str(value, "utf-8") if isinstance(value, bytes) else [_decoded(one) for one in value]
+    return str(value, "utf-8") if isinstance(value, bytes) else [_decoded(item) for item in value]
 
 
 def without_none(hint: Any) -> tuple[Any, bool]:
     """Return a hint without `| None`, and whether it allows None."""
     parts = get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,)
-    kept = tuple(one for one in parts if one is not types.NoneType)
+    kept = tuple(part for part in parts if part is not types.NoneType)
     return (Union[kept] if kept else hint), len(kept) < len(parts)  # noqa: UP007
 
 
@@ -80,7 +80,7 @@ def plain_type(hint: Any, *, of_output: bool = False) -> PlainType | None:
         TensorTypeError: The type has the content type of a file, and is not a file.
     """
     base, *more = get_args(hint) if get_origin(hint) is Annotated else (hint,)
-    named = next((one for one in (base, *more) if isinstance(one, TensorType)), array_type(base))
+    named = next((hint for hint in (base, *more) if isinstance(hint, TensorType)), array_type(base))
     content_type = str(next(filter(is_content_type, more), ""))
     scalar = type(get_args(base)[0]) if get_origin(base) is Literal else base
     if named is not None:
@@ -128,15 +128,15 @@ def record_fields(hint: Any) -> list[Field]:
     """Return the fields of a dataclass, a `msgspec.Struct` or a `TypedDict`; empty for any other type."""
     if isinstance(hint, type) and issubclass(hint, msgspec.Struct):
         found = msgspec.structs.fields(hint)
-        return [Field(one.encode_name, one.name, one.type, one.required) for one in found]
+        return [Field(field.encode_name, field.name, field.type, field.required) for field in found]
     if not (is_typed_dict(hint) or (isinstance(hint, type) and dataclasses.is_dataclass(hint))):
         return []
     hints = get_type_hints(hint, include_extras=True)
     if is_typed_dict(hint):
-        return [Field(name, name, one) for name, one in hints.items()]
+        return [Field(name, name, hint) for name, hint in hints.items()]
     none = dataclasses.MISSING
     return [
-        Field(one.name, one.name, hints[one.name], one.default is one.default_factory is none)
-        for one in dataclasses.fields(hint)
-        if one.init
+        Field(item.name, item.name, hints[item.name], item.default is item.default_factory is none)
+        for item in dataclasses.fields(hint)
+        if item.init
     ]

@@ -63,7 +63,7 @@ def row_function(function: Callable[..., Any]) -> "RowFunction | None":
     signature, hints = signature_of(function), Hints(function)
     parameters = [] if signature is None else list(signature.parameters.values())
     subject = "inference: the parameter {!r}"
-    found = [hints.evaluated(one.annotation, subject.format(one.name)) for one in parameters]
+    found = [hints.evaluated(item.annotation, subject.format(item.name)) for item in parameters]
     # One of Python's own types is enough, unless the hint contains a tensor type, which declares a whole batch.
     plain = any(_is_plain(hint) and not hints.has_tensor_type(hint) for hint in found)
     if signature is None or not plain:
@@ -107,7 +107,7 @@ def _parameter(parameter: inspect.Parameter, hint: Any) -> Parameter:
             f"the parameter {name!r} has a default; give it to the fields of {shown(base)}"
         )
     return Parameter(
-        name, [(one, _input(one, f"{shown(base)}.{one.name}")) for one in fields], base
+        name, [(field, _input(field, f"{shown(base)}.{field.name}")) for field in fields], base
     )
 
 
@@ -141,7 +141,7 @@ class RowFunction:
     ) -> None:
         self._function = function
         self._parameters = parameters
-        inputs = [(one.name, plain.tensor) for each in parameters for one, plain in each.fields]
+        inputs = [(field.name, plain.tensor) for each in parameters for field, plain in each.fields]
         self.inputs = dict(inputs)
         if len(self.inputs) < len(inputs):
             raise ValueError("two fields or parameters have one name; rename one")
@@ -153,15 +153,15 @@ class RowFunction:
         fields = record_fields(returned) or [Field(DEFAULT_NAME, DEFAULT_NAME, returned)]
         # A returned type that no tensor can carry, such as a dict, is answered as a JSON text.
         json = PlainType(TYPES["Bytes"], None, "json")
-        self._outputs = [(one, plain_type(one.hint, of_output=True) or json) for one in fields]
-        kinds = {one.kind for _, one in self._outputs}
+        self._outputs = [(item, plain_type(item.hint, of_output=True) or json) for item in fields]
+        kinds = {output.kind for _, output in self._outputs}
         if self._streams and (self._record or kinds & {"json", "picture"}):
             raise ValueError(
                 f"{shown(returned)} is not a value of a stream; yield texts or numbers"
             )
         known = returned is not inspect.Signature.empty
         self.outputs: dict[str, TensorType] = {
-            one.name: plain.tensor for one, plain in self._outputs if known
+            output.name: plain.tensor for output, plain in self._outputs if known
         }
 
     @property
@@ -173,7 +173,7 @@ class RowFunction:
     def _run(self, rows: Batch) -> Any:
         found = [self._call(rows, row) for row in range(rows.rows)]
         if self._streams:
-            return [_nothing() if one is None else one for one in found]
+            return [_nothing() if value is None else value for value in found]
         return self._columns(rows, found)
 
     async def _run_async(self, rows: Batch) -> Any:

@@ -37,6 +37,6 @@ def settings_of(handler: Any) -> Mapping[str, Any]:
     """
     line = handler.__mro__ if isinstance(handler, type) else (handler,)
     found: dict[str, Any] = {}
-    for one in reversed(line):
-        found |= getattr(one, "__dict__", {}).get(ATTRIBUTE, {})
+    for kind in reversed(line):
+        found |= getattr(kind, "__dict__", {}).get(ATTRIBUTE, {})
     return found

@@ -214,7 +214,7 @@ class TensorType:
         """
         spec = self.spec(name)
         shape: list[Any] = [
-            f"{one[0]}:{one[1]}" if isinstance(one, tuple) else one for one in spec.shape
+            f"{size[0]}:{size[1]}" if isinstance(size, tuple) else size for size in spec.shape
         ]
         for place, length in enumerate(spec.lengths):
             shape[place] = length or shape[place]
@@ -244,7 +244,7 @@ class TensorType:
     __repr__ = __str__
 
     def _shown(self, sizes: tuple[Any, ...]) -> str:
-        ends = (f"{one[0]}:{one[1]}" if isinstance(one, tuple) else repr(one) for one in sizes)
+        ends = (f"{size[0]}:{size[1]}" if isinstance(size, tuple) else repr(size) for size in sizes)
         return f"{self.name}[{', '.join(ends)}]" if sizes else self.name
 
 
@@ -257,6 +257,6 @@ def _type_name(datatype: str) -> str:
     return re.sub("bf|.", lambda start: start[0].upper(), name, count=1)
 
 
-TYPES = {_type_name(one): TensorType(_type_name(one), one) for one in NAMES}
+TYPES = {_type_name(name): TensorType(_type_name(name), name) for name in NAMES}
 TYPES["Image"] = TensorType("Image", "FP32", named_image=True)
 """The tensor types, by the names under which `ksrv` exports them."""

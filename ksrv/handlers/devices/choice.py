@@ -45,7 +45,7 @@ def choose_device(wanted: str, instance: int = 0) -> str:
             f"device {wanted} is not available on this machine; `device: auto` takes what is there, and `ksrv doctor` "
             f"shows it"
         )
-    numbers = [int(one) for one in number.split(",")] if number else range(there)
+    numbers = [int(part) for part in number.split(",")] if number else range(there)
     if max(numbers) >= there:
         raise ConfigError(
             f"device {wanted} is not available; this machine has {there} {kind} device(s)"

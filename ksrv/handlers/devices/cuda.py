@@ -144,8 +144,8 @@ class CudaDevice(Device):
             if self.holds(value):
                 found[id(value)] = value
             return
-        for one in value:
-            self._find(one, found)
+        for item in value:
+            self._find(item, found)
 
     def _copy_all_out(self, found: dict[int, Any]) -> dict[int, Any]:
         """Copy tensors into one pinned block and wait for them."""
@@ -302,11 +302,11 @@ def _shape(tensor: Any, dtype: np.dtype[Any] | None) -> tuple[int, ...]:
 def _replaced(value: Any, fetched: dict[int, Any]) -> Any:
     """Return a value with the tensors of `fetched` in their places."""
     if isinstance(value, dict):
-        return {key: _replaced(one, fetched) for key, one in value.items()}
+        return {key: _replaced(item, fetched) for key, item in value.items()}
     if isinstance(value, tuple):
-        return tuple(_replaced(one, fetched) for one in value)
+        return tuple(_replaced(item, fetched) for item in value)
     if isinstance(value, list):
-        return [_replaced(one, fetched) for one in value]
+        return [_replaced(item, fetched) for item in value]
     return fetched.get(id(value), value)
 
 

@@ -48,10 +48,10 @@ def add_traceback(
     if came_through_a_proxy(inputs):
         return
     frames = traceback.extract_tb(error.__traceback__)
-    own = [one for one in frames if any(Path(one.filename).is_relative_to(at) for at in folders)]
+    own = [call for call in frames if any(Path(call.filename).is_relative_to(at) for at in folders)]
     lines = [
-        f"{Path(one.filename).name}, line {one.lineno}, in {one.name}: {one.line or ''}"
-        for one in (own or frames)[-FRAMES:]
+        f"{Path(frame.filename).name}, line {frame.lineno}, in {frame.name}: {frame.line or ''}"
+        for frame in (own or frames)[-FRAMES:]
     ]
     lines += traceback.format_exception_only(error)[-1].strip().splitlines()[:1]
     text = without_paths("\n".join(lines), *folders)

@@ -256,7 +256,7 @@ def resolve(target: str, modules: ModelImporter) -> Any:
     try:
         return getattr(module, name)
     except AttributeError:
-        own = [one for one in vars(module) if not one.startswith("_")]
+        own = [name for name in vars(module) if not name.startswith("_")]
         raise HandlerError(
             f"{target}: {path} has no {name}{did_you_mean(name, own)}; name a class or function of the file"
         ) from None
@@ -354,7 +354,7 @@ class _Finder:
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
         if not name.startswith(f"{PREFIX}."):
-            found = (one.bare_spec(name) for one in list(self.packages.values()))
+            found = (package.bare_spec(name) for package in list(self.packages.values()))
             return next((spec for spec in found if spec is not None), None)
         owner = self.packages.get(".".join(name.split(".")[:2]))
         return None if owner is None else owner.spec(name, path)

@@ -224,7 +224,7 @@ def _setting(value: Any) -> Any:
 def _written(declared: Any, key: Key) -> Any:
     """Return the type of a key in a section: sections for structs, and a `Number` with bounds for floats."""
     is_union = get_origin(declared) in (Union, UnionType)
-    parts = [one for one in get_args(declared) if one is not NoneType] if is_union else [declared]
+    parts = [arg for arg in get_args(declared) if arg is not NoneType] if is_union else [declared]
     read = [SECTIONS.get(part, part) for part in parts]
     if read == [float]:
         number = type(

@@ -139,7 +139,7 @@ def read_settings(keys: Any, files: ModelFiles, given: tuple[str, ...]) -> Model
     settings = shared_settings(keys)
     settings |= _read_model(keys, files)
     inputs = _tensors("inputs", keys.inputs or ())
-    served = tuple(one for one in keys.outputs or () if isinstance(one, str))
+    served = tuple(entry for entry in keys.outputs or () if isinstance(entry, str))
     outputs = () if served else _tensors("outputs", keys.outputs or ())
     _check_file_tensors(keys, served)
     if settings.get("state"):

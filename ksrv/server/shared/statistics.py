@@ -121,11 +121,11 @@ class ServerStatistics:
             with self._publishing:
                 own = worker_statistics(self.engine)
                 # `add` leaves out versions that `own` lacks, so versions that only earlier workers had begin at 0 here.
-                known = {(one.name, one.version) for one in own.models}
+                known = {(model.name, model.version) for model in own.models}
                 own.models += [
-                    ModelStatistics(one.name, one.version)
-                    for one in self._inherited.models
-                    if (one.name, one.version) not in known
+                    ModelStatistics(model.name, model.version)
+                    for model in self._inherited.models
+                    if (model.name, model.version) not in known
                 ]
                 own.add(self._inherited, lives=False)
                 self.file.write(self.slot, own)

@@ -101,9 +101,9 @@ class WorkerTable(ctypes.Structure):
     def end_reload(self) -> None:
         """Note that the reload that was begun has succeeded, if all of its workers are ready."""
         ready = [
-            one
-            for one in self.workers
-            if one.generation == self.generation and one.state == State.READY
+            row
+            for row in self.workers
+            if row.generation == self.generation and row.state == State.READY
         ]
         if self.reload_begun and len(ready) >= self.target_count:
             self.reload_begun, self.reload_successful = False, True
@@ -114,7 +114,7 @@ class WorkerTable(ctypes.Structure):
 
     def read_by_all(self) -> int:
         """Return the position up to which every worker has read the change log."""
-        return min((one.read for one in self.workers if one.state != State.EMPTY), default=0)
+        return min((row.read for row in self.workers if row.state != State.EMPTY), default=0)
 
     def followers(self, position: int) -> list[int]:
         """Return the slots of the workers that serve and will make, or have made, the change before a position of the log.
@@ -125,8 +125,8 @@ class WorkerTable(ctypes.Structure):
         loaded = (State.READY, State.FAILED)
         return [
             slot
-            for slot, one in enumerate(self.workers)
-            if one.state in loaded and one.follows < position
+            for slot, row in enumerate(self.workers)
+            if row.state in loaded and row.follows < position
         ]
 
     def begin_following(self, slot: int, position: int) -> None:
@@ -143,13 +143,13 @@ class WorkerTable(ctypes.Structure):
         Raises:
             RuntimeError: Every slot is taken.
         """
-        for slot, one in enumerate(self.workers):
-            if one.state == State.EMPTY:
+        for slot, row in enumerate(self.workers):
+            if row.state == State.EMPTY:
                 others = any(other.accepting for other in self.workers)
-                one.accepting = not (others or self._another_is_ready(slot) or self.beside_another)
-                one.generation = self.generation
+                row.accepting = not (others or self._another_is_ready(slot) or self.beside_another)
+                row.generation = self.generation
                 self.begin_following(slot, 0)
-                one.state = State.LOADING
+                row.state = State.LOADING
                 return slot
         raise RuntimeError(f"more than {CAPACITY} workers are alive at once")
 
@@ -165,7 +165,7 @@ class WorkerTable(ctypes.Structure):
         probes would alternate between 200 and 503. A LOADING or FAILED worker accepts only if no worker in
         a better state, of this or another master, accepts.
         """
-        others = [one.state for one in self._others(slot) if one.accepting]
+        others = [other.state for other in self._others(slot) if other.accepting]
         state = self.workers[slot].state
         if state == State.READY:
             return State.LOADING not in others
@@ -176,11 +176,11 @@ class WorkerTable(ctypes.Structure):
         return not (others or self._another_is_ready(slot))
 
     def _others(self, slot: int) -> list[Worker]:
-        return [one for other, one in enumerate(self.workers) if other != slot]
+        return [row for other, row in enumerate(self.workers) if other != slot]
 
     def _another_is_ready(self, slot: int) -> bool:
         """Whether another worker is ready: it accepts, or will do so as soon as it reads this table."""
-        return any(one.state == State.READY for one in self._others(slot))
+        return any(other.state == State.READY for other in self._others(slot))
 
     def replaced(self, generation: int, *, by_failed: bool) -> bool:
         """Whether enough workers of newer generations serve, so that a worker of `generation` may leave.
@@ -190,19 +190,19 @@ class WorkerTable(ctypes.Structure):
                 retiring worker failed too.
         """
         newer = [
-            one
-            for one in self.workers
-            if one.generation > generation and _stands_in(one, by_failed=by_failed)
+            row
+            for row in self.workers
+            if row.generation > generation and _stands_in(row, by_failed=by_failed)
         ]
         return bool(len(newer) >= self.target_count)
 
     def served_by_another(self, slot: int) -> bool | None:
         """Whether a worker in another slot is ready and accepts; None if none does yet, but may do so soon."""
         others = self._others(slot)
-        if any(_stands_in(one, by_failed=False) for one in others):
+        if any(_stands_in(other, by_failed=False) for other in others):
             return True
         coming = (State.LOADING, State.READY)
-        return None if any(one.state in coming for one in others) else False
+        return None if any(other.state in coming for other in others) else False
 
 
 def _stands_in(worker: Worker, *, by_failed: bool) -> bool:

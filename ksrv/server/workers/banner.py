@@ -156,12 +156,12 @@ def example_line(spec: ModelSpec, url: str, settings: ServerSettings) -> str:
         return " ".join(["curl -s", *curl_options(credentials), f"{url}/v2/models/{spec.name}"])
     inputs = tuple(
         example_input(
-            one.name,
-            one.datatype,
-            [size if isinstance(size, int) else size[0] for size in one.shape],
-            one.image is not None,
+            entry.name,
+            entry.datatype,
+            [size if isinstance(size, int) else size[0] for size in entry.shape],
+            entry.image is not None,
         )
-        for one in spec.inputs
+        for entry in spec.inputs
     )
     sequence = {"sequence_id": 1, "sequence_start": True, "sequence_end": True}
     parameters = {} if spec.sequences is None else sequence

@@ -141,7 +141,7 @@ class ChangeLog:
                 if since < self._cells[Cell.GIVEN_BACK]:
                     return None
                 later = self.read(since)
-                if any(_overtakes(one, entry) for _, one in later for entry in entries):
+                if any(_overtakes(change, entry) for _, change in later for entry in entries):
                     return None
             positions = [self._write(entry) for entry in entries]
             # Compact when the log has grown by more than twice the last "kept", so that the cost per entry is constant.

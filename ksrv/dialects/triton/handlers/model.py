@@ -37,7 +37,7 @@ class TritonModel(BaseHandler):
         check_side("output", tensors.outputs, outputs, loaded.outputs, batched)
         if loaded.is_torch:
             self.model = TorchBinding(self.model, tensors)
-        elif any(one.model_shape is not None for one in (*tensors.inputs, *tensors.outputs)):
+        elif any(tensor.model_shape is not None for tensor in (*tensors.inputs, *tensors.outputs)):
             self.model = NamedBinding(self.model, tensors)
 
     @cached_property

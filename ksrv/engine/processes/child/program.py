@@ -97,9 +97,9 @@ class EventLogHandler(logging.Handler):
         try:
             text = _utf8(self.format(record)[:_MESSAGE_CHARACTERS])
             ids = getattr(record, "request_ids", None)
-            if not isinstance(ids, list) or not all(isinstance(one, str) for one in ids):
+            if not isinstance(ids, list) or not all(isinstance(name, str) for name in ids):
                 ids = []
-            named = [_utf8(one) for one in ids]
+            named = [_utf8(name) for name in ids]
             note = LogMessage(_utf8(record.name), int(record.levelno), text, named)
             self._events.send(MessageType.LOG, messages.dump(note))
         except RecursionError:
@@ -182,12 +182,12 @@ def _load(
 def _declare(ring: ProcessRing, spec: ModelSpec) -> None:
     """Tell the ring the inputs, so that it can make arrays of the rows that the worker writes."""
     # The worker uses the ring only if all dimensions of a row are fixed, apart from one length of padded rows.
-    length = next((name for one in spec.inputs for name in one.lengths if name), "")
+    length = next((name for entry in spec.inputs for name in entry.lengths if name), "")
     inputs = [
-        (one.name, one.datatype, [size for size in one.shape[1:] if isinstance(size, int)])
-        for one in spec.inputs
+        (entry.name, entry.datatype, [size for size in entry.shape[1:] if isinstance(size, int)])
+        for entry in spec.inputs
     ]
-    outputs = [one.name for one in spec.outputs]
+    outputs = [output.name for output in spec.outputs]
     ring.declare(inputs, partial(ring_requests, length, outputs, spec.inputs))
 
 
@@ -209,15 +209,15 @@ def ring_requests(
     requests = []
     row = 0
     for rows, row_length, name, head, deadline_ns, wanted, pictures in records:
-        one = RequestPart(slice(row, row + rows), name, {}, dict(HeadFields(head)))
-        one.deadline_ns = deadline_ns
-        one.outputs = tuple(outputs[place] for place in wanted)
+        part = RequestPart(slice(row, row + rows), name, {}, dict(HeadFields(head)))
+        part.deadline_ns = deadline_ns
+        part.outputs = tuple(outputs[place] for place in wanted)
         if length:
-            one.lengths = {length: row_length}
-        one.images = {
+            part.lengths = {length: row_length}
+        part.images = {
             inputs[at].name: placements(inputs[at], sizes) for at, sizes in pictures.items()
         }
-        requests.append(one)
+        requests.append(part)
         row += rows
     return requests
 

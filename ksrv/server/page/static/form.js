@@ -277,7 +277,7 @@ function numpyName(datatype) {
 function freeField(remove) {
   const name = element("input", { id: freshId("name"), value: "data", spellcheck: false });
   const datatype = element("select", { id: freshId("datatype") },
-    ...DATATYPES.map((one) => element("option", {}, one)));
+    ...DATATYPES.map((name) => element("option", {}, name)));
   datatype.value = "BYTES";
   const box = element("div");
   let inner;
@@ -408,7 +408,7 @@ export function formOf({ inputs, properties }) {
     return field;
   };
   const add = () => put(freeField((gone) => {
-    fields = fields.filter((one) => one !== gone);
+    fields = fields.filter((field) => field !== gone);
     gone.node.remove();
   }));
   const isTable = areColumns({ inputs, properties });

@@ -70,7 +70,7 @@ export function keepForm(model, form) {
       said.textContent = "too large to be kept: at most 1 MiB";
       return;
     }
-    const others = kept.filter((one) => one.title !== title);
+    const others = kept.filter((entry) => entry.title !== title);
     write([{ title, values }, ...others].slice(0, MOST), `kept in this browser; the last ${MOST} stay`);
   } }, "Keep this request");
   show();

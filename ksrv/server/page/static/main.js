@@ -113,7 +113,7 @@ function trial(entry, metadata, refresh) {
     const read = readAnswer(buffer, response.headers.get("Inference-Header-Content-Length"));
     const pictures = parts.find((part) => part.pictures)?.pictures ?? [];
     answer.append(form.isTable && rowsTable(read)
-      || results(read, labels, pictures.map((one) => (one.bitmap ? one : { ...one, image: null }))));
+      || results(read, labels, pictures.map((item) => (item.bitmap ? item : { ...item, image: null }))));
     answer.append(section("Time", timing(api.stagesOf(response.headers.get("Server-Timing")), total)));
     status.textContent = `answered in ${total.toFixed(1)} ms`;
   }

@@ -18,12 +18,12 @@ const best = (entries) => entries.sort((one, other) => other.score - one.score).
 
 /** Labels and scores of one length, or one label with one score. */
 function namedClasses(tensors, labels) {
-  const score = tensors.find((one) => /prob|score|conf/i.test(one.name) && one.shape.length <= 1 &&
-    isFloat(one.datatype));
-  const label = tensors.find((one) => /label|class|name/i.test(one.name) && one.shape.length <= 1 &&
-    one.datatype === "BYTES" && one.values.length === score?.values.length);
-  const index = tensors.find((one) => /label|class|index/i.test(one.name) && one.shape.length <= 1 &&
-    isNumbers(one) && !isFloat(one.datatype) && one.values.length === score?.values.length);
+  const score = tensors.find((tensor) => /prob|score|conf/i.test(tensor.name) && tensor.shape.length <= 1 &&
+    isFloat(tensor.datatype));
+  const label = tensors.find((tensor) => /label|class|name/i.test(tensor.name) && tensor.shape.length <= 1 &&
+    tensor.datatype === "BYTES" && tensor.values.length === score?.values.length);
+  const index = tensors.find((tensor) => /label|class|index/i.test(tensor.name) && tensor.shape.length <= 1 &&
+    isNumbers(tensor) && !isFloat(tensor.datatype) && tensor.values.length === score?.values.length);
   if (score === undefined || (label ?? index) === undefined || score.values.length === 0) return null;
   return best(Array.from(score.values, (value, place) => ({
     label: label ? textOf(label.values[place]) : labelOf(labels, Number(index.values[place])),
@@ -39,11 +39,11 @@ function scores(tensor, labels) {
 
 /** Boxes with their scores and classes; boxes beyond `count`, or of class -1, are fill. */
 function detections(tensors, labels) {
-  const box = tensors.find((one) => hasRank(one, 2) && one.shape[1] === 4 && isFloat(one.datatype) &&
-    /box|rect|bbox|det/i.test(one.name));
+  const box = tensors.find((tensor) => hasRank(tensor, 2) && tensor.shape[1] === 4 && isFloat(tensor.datatype) &&
+    /box|rect|bbox|det/i.test(tensor.name));
   if (box === undefined) return null;
   const score = byName(tensors, /score|conf|prob/i, 1);
-  const label = tensors.find((one) => /label|class|name/i.test(one.name) && hasRank(one, 1));
+  const label = tensors.find((tensor) => /label|class|name/i.test(tensor.name) && hasRank(tensor, 1));
   const filled = byName(tensors, /count|num/i, 0);
   const found = [];
   const count = Math.min(box.shape[0], filled ? Number(filled.values[0]) : Infinity);
@@ -81,7 +81,7 @@ function fromJson(tensor) {
   } catch {
     return {};
   }
-  if (Array.isArray(parsed) && parsed.length && parsed.every((one) => typeof one?.score === "number")) {
+  if (Array.isArray(parsed) && parsed.length && parsed.every((entry) => typeof entry?.score === "number")) {
     const found = parsed.map(({ score, ...rest }) => {
       const [label, box] = Object.entries(rest)[0] ?? [];
       return { label, score, box };
