@@ -13,7 +13,7 @@ from ksrv.request import Array, Tensor
 
 
 def rows_of_table(document: Mapping[str, Any], spec: ModelSpec) -> list[Any] | None:
-    """Return the rows of a table as objects, or None for an object that is no table.
+    """Return the rows of a table as objects, or None for an object that is not a table.
 
     {"columns": ["age"], "index": [0, 1], "data": [[40], [31]]}     pandas: orient="split"
     {"age": {"0": 40, "1": 31}}                                     pandas: orient="columns"

@@ -36,7 +36,7 @@ class _Trees(Predictor):
 
     Attributes:
         count: The number of classes; 0 for other models than classifiers.
-        refuses_unknown: Whether a value that is no category of its column is an error; otherwise it is missing.
+        refuses_unknown: Whether a value that is not a category of its column is an error; otherwise it is missing.
     """
 
     count = 0
@@ -87,7 +87,7 @@ class _Trees(Predictor):
             for value in column[unknown].tolist():
                 if value != MISSING and value == value:
                     raise ValueError(
-                        f"{quote(value)} is no category of the column {quote(feature.name)}"
+                        f"{quote(value)} is not a category of the column {quote(feature.name)}"
                     )
         return found
 

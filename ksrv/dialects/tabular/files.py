@@ -101,7 +101,7 @@ def _pickle_executor(config: ModelConfig, file: Path, library: str) -> str:
     if config.trust is None:
         raise Fault(("trust",), untrusted(file))
     if library != SKLEARN:
-        raise Fault(("trust",), f"is for pickles, and {file.name} is no pickle; leave it out")
+        raise Fault(("trust",), f"is for pickles, and {file.name} is not a pickle; leave it out")
     if "executor" in config.given and config.executor != "process":
         raise Fault(
             ("executor",), "a pickle is loaded in a handler process; write process, or leave it out"

@@ -63,7 +63,7 @@ class Predictor(ABC):
         features: The columns of the table.
         named: Whether the file names the columns.
         number: The datatype of the numbers that the library takes.
-        classes: The classes in the order of the probabilities; None for a model that is no classifier.
+        classes: The classes in the order of the probabilities; None for a model that is not a classifier.
         outputs: The outputs as clients see them.
         refusals: The errors of the library for values that the model cannot take.
     """
@@ -132,7 +132,7 @@ class TableModel(NamedModel):
 
     @property
     def classes(self) -> Array | None:
-        """The classes in the order of the probabilities; None for a model that is no classifier."""
+        """The classes in the order of the probabilities; None for a model that is not a classifier."""
         return self.predictor.classes
 
     # A column may be called `self`.
@@ -175,7 +175,7 @@ class TableModel(NamedModel):
         for name in table:
             if name not in names:
                 raise InferenceError(
-                    f"{quote(name)} is no column of the model{did_you_mean(name, names)}"
+                    f"{quote(name)} is not a column of the model{did_you_mean(name, names)}"
                 )
         missing = [name for name in names if name not in table]
         if missing:
@@ -257,7 +257,7 @@ def _is_matrix(inputs: Sequence[TensorSpec], predictor: Predictor) -> bool:
         if any(one.text for one in features) and inputs[0].datatype != "BYTES":
             text = next(one.name for one in features if one.text)
             raise ModelLoadError(
-                f"inputs: the column {quote(text)} has texts, so the table is no matrix of numbers; declare the columns, or "
+                f"inputs: the column {quote(text)} has texts, so the table is not a matrix of numbers; declare the columns or "
                 f"leave inputs out"
             )
         if len(features) > 1 or inputs[0].name != features[0].name:

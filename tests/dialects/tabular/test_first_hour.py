@@ -244,11 +244,11 @@ def people(files):
         ([{"age": 30}], "the input 'city' is missing; the inputs of the model people are 'age'"),
         (
             [{"age": 30, "city": "Oslo", "cty": 1}],
-            "row 0: 'cty' is no input of the model; did you mean 'city'?",
+            "row 0: 'cty' is not an input of the model; did you mean 'city'?",
         ),
         ([{"age": "30", "city": "Oslo"}], "'age' has the datatype 'BYTES'; the model people expects FP32"),
         ([{"age": 30, "city": 3}], "value 0 of 'data' is not a string"),
-        ([{"age": 30, "city": "Bonn"}], "'Bonn' is no category of the column 'city'"),
+        ([{"age": 30, "city": "Bonn"}], "'Bonn' is not a category of the column 'city'"),
         ([{"age": [1, 2], "city": "Oslo"}], "'age'"),
         ([{"age": 30, "city": "Oslo"}, {"age": 30}], "row 1 has no 'city', and row 0 has"),
     ],
