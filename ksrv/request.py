@@ -180,7 +180,7 @@ class InferRequest:
             a client called.
         images: The checked images of the inputs, by the names of the inputs; None without images. Set by the
             validation.
-        lengths: The lengths of the rows, by their names (`ksrv/model/input_rules.py`); empty if the model has none. Set
+        lengths: The lengths of the rows, by name (`ksrv/model/input_rules.py`); empty if the model has none. Set
             by the validation.
         client: The key of the client to which limits apply (`Access.client_of`); "" without limits.
         target: The model version that `Engine.find` returned; None if the engine is to find it.

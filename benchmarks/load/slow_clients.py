@@ -5,7 +5,7 @@
 The first table is the latency of a good client (W1, one connection) while other connections are idle and uploads stall
 in the middle, divided by the latency of this client without them, which is measured before and after. It has a row for
 each framing of the uploads (`STALLED`), over HTTP and over TLS. In the row `handler process` all models run in
-processes. The second table is the peak memory that one W4 request (64 MiB in and out) adds to the largest process, as a
+processes. The second table is the peak memory that a W4 request (64 MiB in and out) adds to the largest process, as a
 multiple of 64 MiB: with the handler in the worker, and in a process. benchmarks/README.md describes W1 and W4.
 """
 

@@ -79,7 +79,7 @@ def compare_answers(
 def _runs(
     model: ModelVersion, other: Engine, request: InferRequest, beside: Sequence[InferRequest]
 ) -> dict[str, Callable[[], list[Tensor]]]:
-    """Return the runs whose answers are compared with the answer to the request alone, by their names.
+    """Return the runs whose answers are compared with the answer to the request alone, by name.
 
     Args:
         beside: Other samples, for the batch.

@@ -130,7 +130,7 @@ class Dialect:
         return ()
 
     def grpc_methods(self, services: "Services", engine: "Engine") -> "Mapping[str, Method]":
-        """Return the methods of the gRPC services by their paths."""
+        """Return the methods of the gRPC services by path."""
         return {}
 
     def extensions(self, settings: "ServerSettings") -> tuple[str, ...]:

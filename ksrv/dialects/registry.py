@@ -176,7 +176,7 @@ def path_hint(first_segment: str, served: Mapping[str, Any]) -> str:
 
 
 def grpc_methods(services: "Services", engine: "Engine") -> "dict[str, Method]":
-    """Return the gRPC methods of all dialects by their paths."""
+    """Return the gRPC methods of all dialects by path."""
     found: dict[str, Method] = {}
     for dialect in installed():
         found |= dialect.grpc_methods(services, engine)

@@ -48,7 +48,7 @@ __all__ = ["Engine", "EngineSettings", "ModelState"]
 log = logging.getLogger("ksrv.engine")
 
 IDLE_MEMORY_SECONDS = 30.0
-"""Blocks of the buffer pool that were unused for so long are freed."""
+"""Blocks of the buffer pool that were unused for this time are freed."""
 
 MOST_DESCRIBING = 24
 """Calls for metadata that may wait at a time for dormant models. Each protocol has 32 threads for such calls."""

@@ -195,7 +195,7 @@ class FileTensors(NamedModel):
         return {new: found[old] for new, old in self._answered.items()}
 
     def _call(self, /, **given: Any) -> Mapping[str, Any]:
-        """Run the model on tensors by their names in the file."""
+        """Run the model on tensors by the names in the file."""
         if isinstance(self.model, NamedModel):
             return self.model.run(given)
         result = self.model(**given)

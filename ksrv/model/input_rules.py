@@ -140,7 +140,7 @@ class Length(NamedTuple):
 
 
 def lengths_of(inputs: Iterable[TensorSpec]) -> dict[str, Length]:
-    """Return the lengths along which inputs are padded, by their names.
+    """Return the lengths along which inputs are padded, by name.
 
     Inputs with the same length need not repeat the keys of `pad:`; `_check_agreement` has refused different values.
 

@@ -194,7 +194,7 @@ def _read_raw(
 ) -> None:
     """Set the data of the tensors at some indices from raw_input_contents, which has an entry for each of them."""
     for index, entry in enumerate(found.inputs):
-        # MLServer's client writes an empty `contents` beside raw_input_contents, which is accepted.
+        # MLServer's client writes an empty `contents` together with raw_input_contents, which is accepted.
         if entry.fields:
             raise InvalidRequest(
                 f"{subject(entry.name, index)}: contents field must not be specified when using "

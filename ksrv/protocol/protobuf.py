@@ -29,7 +29,7 @@ _pool_lock = threading.RLock()
 
 @functools.cache
 def files() -> Mapping[str, "FileDescriptorProto"]:
-    """Return the descriptors of the .proto files by their names; each file is after the files that it imports."""
+    """Return the descriptors of the .proto files by name; each file is after the files that it imports."""
     from google.protobuf.descriptor_pb2 import FileDescriptorSet
 
     loaded = FileDescriptorSet.FromString(DESCRIPTORS.read_bytes())

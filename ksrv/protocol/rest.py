@@ -308,7 +308,7 @@ def _raw_request(body: memoryview, spec: ModelSpec) -> InferRequest:
     else:
         if declared.wire_shape[batches:].count(-1) > 1:  # True as an index: without the rows
             raise InvalidRequest(
-                f"a raw binary request needs an input with at most one variable dimension beside that of a batch, "
+                f"a raw binary request needs an input with at most one variable dimension besides that of a batch, "
                 f"and input {name} has the shape {declared.wire_shape}"
             )
         raise InvalidRequest(

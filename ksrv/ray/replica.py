@@ -66,7 +66,7 @@ class Replica:
     Args:
         models: The paths for `ksrv serve`, on this node.
         settings: The settings of `ksrv serve`.
-        stop_seconds: The most seconds that the end of the server may take.
+        stop_seconds: Longest stop of the server.
         start_timeout: Seconds in which the models must be ready.
         address_list: Ray Serve's handle to the list of addresses.
     """

@@ -21,7 +21,7 @@ WAITING_BYTES = 1 << 20
 """The most bytes that a stream queues while the reader takes nothing."""
 
 END_SECONDS = 1.0
-"""The most seconds that a process which ends waits for the reader."""
+"""Longest wait of an ending process for the reader, in seconds."""
 
 _NO_NOWAIT = (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS)
 """The errors of descriptors or kernels that do not know RWF_NOWAIT."""

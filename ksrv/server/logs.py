@@ -152,7 +152,7 @@ class QuotedAtoms(SafeAtoms):  # type: ignore[misc]
     quote.
 
     Args:
-        atoms: The parts by their names in gunicorn's format.
+        atoms: The parts by the names of gunicorn's format.
     """
 
     def __init__(self, atoms: dict[str, Any]) -> None:

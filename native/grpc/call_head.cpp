@@ -17,7 +17,8 @@ bool starts_with(std::string_view text, std::string_view prefix) noexcept {
 
 bool is_grpc(std::string_view type) noexcept {
     constexpr std::string_view GRPC = "application/grpc";
-    return starts_with(type, GRPC) && (type.size() == GRPC.size() || type[GRPC.size()] == '+' || type[GRPC.size()] == ';');
+    if (!starts_with(type, GRPC)) return false;
+    return type.size() == GRPC.size() || type[GRPC.size()] == '+' || type[GRPC.size()] == ';';
 }
 
 Encoding encoding_of(std::string_view name) noexcept {
@@ -53,7 +54,7 @@ void CallHead::add(std::string_view name, std::string_view value) noexcept {
     }
 }
 
-// Writes a line of an HTTP/1.1 head, so that one parser reads the metadata of both protocols.
+// Writes a line of an HTTP/1.1 head, so that the same parser reads the metadata of both protocols.
 void CallHead::add_line(std::string_view name, std::string_view value) {
     if (name == "authorization") {
         authorization = value;

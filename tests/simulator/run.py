@@ -64,7 +64,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Simulate the native event loop.")
     parser.add_argument("--first", type=int, default=1, help="the first seed")
     parser.add_argument("--seeds", type=int, default=1000, help="how many")
-    parser.add_argument("--minutes", type=float, default=10, help="stop after so long")
+    parser.add_argument("--minutes", type=float, default=10, help="stop after this time")
     parser.add_argument("--jobs", type=int, default=1, help="processes, which share the seeds")
     parser.add_argument(
         "--full",

@@ -81,7 +81,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("first", type=int, help="the first seed")
     parser.add_argument("last", type=int, help="the last seed")
     parser.add_argument("--jobs", type=int, default=1, help="processes at a time")
-    parser.add_argument("--minutes", type=float, default=60, help="stop after so long")
+    parser.add_argument("--minutes", type=float, default=60, help="stop after this time")
     parser.add_argument("program", nargs="+", help="the program, its key and its certificate")
     given = parser.parse_args(arguments)
     seeds = Seeds(given.program, given.first, given.last, given.minutes * 60)

@@ -137,7 +137,7 @@ def _only_input(spec: ModelSpec) -> str:
         return inputs[0].name
     known = ", ".join(quote(entry.name) for entry in spec.inputs) or "no declared inputs"
     raise InvalidRequest(
-        f"the model {spec.name} has {known}; each instance must be an object of inputs by their names"
+        f"the model {spec.name} has {known}; each instance must be an object of inputs by name"
     )
 
 

@@ -18,7 +18,7 @@ class OpenVinoOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
 
     Attributes:
         batch: The size of the batch dimension of every input. -1 for any size, 0 for the size in the model file.
-        shapes: The shapes of inputs by their names in the model file; "" is the only input. An empty shape leaves every
+        shapes: The shapes of inputs by the names in the model file; "" is the only input. An empty shape leaves every
             size open.
         layouts: For each tensor the layout for clients, and after a colon the layout in the model file: "NHWC:NCHW".
         names: The names for clients by the names in the model file, if they differ.

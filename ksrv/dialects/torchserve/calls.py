@@ -1,4 +1,4 @@
-"""The names of TorchServe's dialects, and the facts that its routes and its runner exchange beside tensors and headers.
+"""The names of TorchServe's dialects, and the facts that its routes and its runner exchange besides tensors and headers.
 
 The routes run in the worker, the runner in the handler process. The engine carries the facts between them without
 reading them, in `InferRequest.facts` and `ExecutorOutputs.facts`.
@@ -19,7 +19,7 @@ ROUTES_V1 = "torchserve-v1"
 
 
 class TorchServeCall(TypedDict, total=False):
-    """The facts of a request, beside its headers; empty over KServe v2.
+    """The facts of a request, besides its headers; empty over KServe v2.
 
     Attributes:
         content_types: The content types of the request's parts, by the names of the parts.

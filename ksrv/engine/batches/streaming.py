@@ -27,7 +27,7 @@ from ksrv.request import ExecutorOutputs, InferResponse
 log = logging.getLogger("ksrv.engine")
 
 STALL_SECONDS = 10.0
-"""If a client takes no chunk of a full stream for so long, its request is ended, because the handler waits for it."""
+"""If a client takes no chunk of a full stream for this time, its request is ended, because the handler waits for it."""
 
 
 @dataclass(eq=False)

@@ -4,7 +4,7 @@ import time
 
 LONGEST_S = 30.0
 SOUND_S = 10.0
-"""A process that lived so long counts as if it had served."""
+"""A process that lived for this time counts as if it had served."""
 _FIRST_S = 0.25
 
 

@@ -43,7 +43,7 @@ def add_traceback(
     """Add the last frames of an error's traceback to the message of a failure.
 
     Args:
-        folders: The model's folders, whose files are shown by their names.
+        folders: The model's folders, whose files are shown by name.
     """
     if came_through_a_proxy(inputs):
         return

@@ -95,7 +95,7 @@ def media_type(content_type: str) -> str:
 
 
 def header_options(value: str) -> dict[str, str]:
-    """Return the options of a header's value by their names in lower case: {"name": "a"} for `form-data; name="a"`.
+    """Return the options of a header's value by lower-case name: {"name": "a"} for `form-data; name="a"`.
 
     Args:
         value: The value; the part before its first semicolon is ignored.

@@ -173,11 +173,11 @@ class Services:
         small: bool = False,
         control: bool = False,
     ) -> dict[str, Method]:
-        """Return unary methods by their paths.
+        """Return unary methods by path.
 
         Args:
             service: The full name of their service.
-            behaviors: The functions that answer them, by their names.
+            behaviors: The functions that answer them, by name.
             pool: The pool that runs them.
             check: The check of callers; by default callers need the token.
             small: Whether the messages are always small. They are accepted even if the memory budget is full.
@@ -289,7 +289,7 @@ class Services:
 
 
 OtherMethods: TypeAlias = Callable[[Services, "Engine"], Mapping[str, Method]]
-"""Returns the methods of the dialects' services by their paths."""
+"""Returns the methods of the dialects' services by path."""
 
 
 @contextmanager

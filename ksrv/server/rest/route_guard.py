@@ -112,7 +112,7 @@ class GuardedRouter(CompiledRouter):
 
         Args:
             needs: The credentials that its callers need.
-            described: The descriptions of its methods by their names in lower case, for the OpenAPI document.
+            described: The descriptions of its methods by lower-case name, for the OpenAPI document.
         """
         super().add_route(uri_template, resource, **keywords)
         self._needs[uri_template] = needs

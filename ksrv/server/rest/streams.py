@@ -27,7 +27,7 @@ EVENT_STREAM = "text/event-stream"
 JSON_LINES = "application/jsonl"
 _STREAMS = (EVENT_STREAM, JSON_LINES, "application/x-ndjson", "application/x-jsonlines")
 KEEP_ALIVE_SECONDS = 15.0
-"""After so long without an event a comment is sent, so that proxies keep the connection."""
+"""After this time without an event, a comment is sent, so that proxies keep the connection."""
 
 FAST_SECONDS = 0.02
 TOGETHER_SECONDS = 0.005

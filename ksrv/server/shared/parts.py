@@ -49,7 +49,7 @@ class ServerParts:
         shared_memory: The shared memory that requests may name; None if it is off.
         extensions: The protocol's extensions that the server has.
         change_setting: Changes a setting in every worker.
-        plain_routes: The routes of plain JSON by their paths, which dialects add beside the same routes of the app.
+        plain_routes: The routes of plain JSON by path, which dialects add beside the same routes of the app.
     """
 
     engine: "Engine"

@@ -63,7 +63,7 @@ POLL_SECONDS = 0.05
 
 STATISTICS_SECONDS = 1.0
 STOP_SEEN_SECONDS = 1.0
-"""A worker waits so long after SIGTERM before it leaves to others: if a supervisor sent SIGTERM to every process, the
+"""A worker waits this time after SIGTERM before it leaves to others: if a supervisor sent SIGTERM to every process, the
 master notes in this time that the whole server stops."""
 
 IMPATIENT_SECONDS = 1.0

@@ -47,7 +47,7 @@ class MockContext:
             )
 
     def get_request_header(self, idx: int, key: str) -> bool | None:
-        """Return the mode for "explain"; there are no other headers."""
+        """Return whether the mode is "explain" for this name, and None for others."""
         return self.explain if key == "explain" else None
 
 

@@ -37,7 +37,7 @@ SETTINGS_BYTES = 1024 * 1024
 TAR_HEADER_BYTES = 8 * 1024 * 1024
 """The largest header of a tar, because tarfile reads the whole header into memory."""
 TAR_HEADERS_BYTES = 64 * 1024 * 1024
-"""The most bytes of all headers and padding of a tar, beside the bytes of the files."""
+"""The most bytes of all headers and padding of a tar, besides the bytes of the files."""
 MAX_DEPTH = 64
 """The deepest nesting of folders, because `shutil.rmtree` takes a Python frame for each level."""
 

@@ -46,7 +46,7 @@ SEQUENCE_ID = "ts_request_sequence_id"
 
 
 def torchserve_methods(services: Services, engine: "Engine") -> dict[str, Method]:
-    """Return the methods of both services by their paths."""
+    """Return the methods of both services by path."""
     return PredictionCalls(services, engine).methods() | _management_methods(services, engine)
 
 
@@ -63,7 +63,7 @@ class PredictionCalls:
         self._archives = Archives(engine)
 
     def methods(self) -> dict[str, Method]:
-        """Return the methods by their paths."""
+        """Return the methods by path."""
         services = self._services
         pool = services.pool("ping", bounds.HEALTH_THREADS)
         ping = {"Ping": self._ping}
@@ -173,7 +173,7 @@ class PredictionCalls:
 
 
 def _management_methods(services: Services, engine: "Engine") -> dict[str, Method]:
-    """Return the methods of the management service by their paths."""
+    """Return the methods of the management service by path."""
     archives = Archives(engine)
 
     def described(request: Any) -> str:

@@ -31,7 +31,7 @@ def add_routes(app: "falcon.App[Any, Any]", parts: "AppParts") -> None:
 
 
 def grpc_methods(services: "Services") -> "dict[str, Method]":
-    """Return the gRPC methods by their paths."""
+    """Return the gRPC methods by path."""
     parts = services.parts
     repository = ModelRepository(parts.engine)
     control = {

@@ -130,7 +130,7 @@ class ChangeableSettings:
             app.add_route(path, trace, needs=Needs.CONTROL, described=described)
 
     def calls(self) -> dict[str, Behavior]:
-        """Return the gRPC calls by their names."""
+        """Return the gRPC calls by name."""
         return {"LogSettings": self._log_call, "TraceSetting": self._trace_call}
 
     def _log_call(self, request: Any, call: Call) -> Any:

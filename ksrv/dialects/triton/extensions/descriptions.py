@@ -37,7 +37,7 @@ def add_routes(app: "falcon.App[Any, Any]", parts: ServerParts) -> None:
 
 
 def calls(parts: ServerParts) -> dict[str, Behavior]:
-    """Return the gRPC calls by their names."""
+    """Return the gRPC calls by name."""
 
     def config(request: Any, call: Call) -> Any:
         document = configuration(parts.engine.describe(request.name, request.version))

@@ -105,7 +105,7 @@ class ModelRepository:
             )
 
     def calls(self) -> dict[str, Behavior]:
-        """Return the gRPC calls that change models, by their names."""
+        """Return the gRPC calls that change models, by name."""
         return {"RepositoryModelLoad": self._load_call, "RepositoryModelUnload": self._unload_call}
 
     def index_call(self, request: Any, call: Call) -> Any:

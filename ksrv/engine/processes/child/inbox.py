@@ -1,7 +1,7 @@
 """Receives the messages of the worker, for all threads of a handler process.
 
 Results of calls and messages about clients are handled by the functions that `on` registers, on the thread that
-receives them. Messages without such a function, and those that a function passes to `keep`, wait for the main thread.
+receives them. Messages without such a function, or that a function passes to `keep`, wait for the main thread.
 """
 
 import logging

@@ -86,7 +86,7 @@ def add_routes(
 
 
 def calls(memory: ServerMemory | None, access: Access) -> dict[str, Behavior]:
-    """Return the gRPC calls by their names; they refuse if shared memory is off."""
+    """Return the gRPC calls by name; they refuse if shared memory is off."""
     if memory is None:
         acts = ("Status", "Register", "Unregister")
         names = [f"{kind}SharedMemory{act}" for kind in ("System", "Cuda") for act in acts]
@@ -106,7 +106,7 @@ def calls(memory: ServerMemory | None, access: Access) -> dict[str, Behavior]:
 
 
 def _calls(kind: str, regions: Regions, register: Behavior) -> dict[str, Behavior]:
-    """Return the gRPC calls of one kind of shared memory by their names."""
+    """Return the gRPC calls of one kind of shared memory by name."""
 
     def status(request: Any, call: Call) -> Any:
         found = {region["name"]: region for region in regions.status(request.name)}
