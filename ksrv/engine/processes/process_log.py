@@ -77,8 +77,7 @@ class ProcessLog:
             self._left_out += 1
             return False
         self._tokens -= 1
-        if self._left_out:
-            self.flush()
+        self.flush()
         return True
 
     def flush(self) -> None:
