@@ -161,7 +161,7 @@ def contestant(what: str, size: int, how: str) -> None:
     image = np.random.default_rng(0).random((1, 3, 224, 224), np.float32)
     if what == "loop":
         if how == "kept":
-            buffer_pool.tune_malloc(keep=1 << 30, no_mmap=True)
+            buffer_pool.tune_malloc(kept_bytes=1 << 30, no_mmap=True)
         model = network()
         if how == "two-pools":
             called = threading.Event()

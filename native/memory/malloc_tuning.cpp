@@ -10,13 +10,9 @@ namespace ksrv {
 
 #ifdef __GLIBC__
 
-namespace {
-
 constexpr int MAPPED_FROM_BYTES = 32 << 20;
 
-bool set(int option, int value) noexcept { return mallopt(option, value) == 1; }
-
-}  // namespace
+static bool set(int option, int value) noexcept { return mallopt(option, value) == 1; }
 
 bool tune_malloc(int kept_bytes, bool no_mmap, int heaps) noexcept {
     // `&`, not `&&`: a refused option does not prevent the others.

@@ -9,7 +9,9 @@ cimport cython
 from native.images.decode.cost cimport (
     SLOW_DECODE_NS as NATIVE_SLOW_DECODE_NS, decode_ns, row_decoder_bytes,
 )
-from native.images.image_header cimport MOST_COMPRESSED_TEXTS, ImageFault, ImageHeader, read_image_header
+from native.images.image_header cimport (
+    MOST_COMPRESSED_TEXTS, ImageFault, ImageHeader, read_image_header,
+)
 from native.tensor.image_signature cimport (
     IMAGE_JPEG2000 as FIRST_NOT_DECODED, ImageFormat, image_format_name,
 )

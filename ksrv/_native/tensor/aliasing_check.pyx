@@ -77,7 +77,7 @@ cdef class InputReferences:
     def __init__(self, list tensors not None: list[Tensor]):
         cdef dict place = {}
         cdef Py_ssize_t i
-        cdef object tensor, one
+        cdef object tensor, link
         self.tensors = tensors
         self.objects = []
         for tensor in tensors:
