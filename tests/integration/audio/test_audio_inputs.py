@@ -183,7 +183,7 @@ NAN = sound(subtype="FLOAT")[:-4] + struct.pack("<f", float("nan"))
         ("whole", cut(WAV), "ends before its last sample"),
         ("whole", cut(sound("FLAC")), "sound 0"),
         ("whole", cut(sound("MP3", seconds=1)), "sound 0"),
-        ("whole", NAN, "no finite numbers"),
+        ("whole", NAN, "not finite numbers"),
         ("whole", sound(seconds=0), "has no samples"),
         ("whole", sound(seconds=4.5), "has 4.5 seconds in 1 channels, above the limit --limits-audio-seconds (4 seconds)"),
         ("whole", sound(rate=48000, seconds=3, channels=3), "above the limit --limits-audio-samples (190000 samples)"),

@@ -102,5 +102,5 @@ def test_files_that_are_there_are_kept(tmp_path):
 
 def test_a_folder_that_is_no_model_name_is_refused(tmp_path):
     done = init("text", tmp_path / "_x y")
-    assert done.exit_code == 2 and "no model name" in done.output
+    assert done.exit_code == 2 and "not a model name" in done.output
     assert init("texts", tmp_path / "x").exit_code == 2

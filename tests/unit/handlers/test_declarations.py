@@ -389,7 +389,7 @@ def test_the_parts_of_a_stream_are_outputs(runner_of, hint):
         ("tuple[Float32[2], Int64]", "expected a tensor type.* TypedDict that names several"),
         ("dict[str, Float32[2]]", "TypedDict"),
         ("Data", "Data is not a declaration"),
-        ("Float32[2] | None", "no declaration"),
+        ("Float32[2] | None", "not a declaration"),
         ("Sparse", "Sparse.b is NotRequired; an answer has every declared output"),
         ("Open", "Open.b may be None"),
     ],

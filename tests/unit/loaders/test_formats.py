@@ -349,7 +349,7 @@ def test_a_package_of_something_else_is_refused(folder, serve, reference):
     with zipfile.ZipFile(folder / "net.pt2", "w") as archive:
         archive.writestr("net/data.txt", "x")
     with pytest.raises(
-        HandlerLoadError, match=r"no file of torch\.export: it holds neither a program nor"
+        HandlerLoadError, match=r"not a file of torch\.export: it holds neither a program nor"
     ):
         serve("model: net.pt2", reference[1])
     with zipfile.ZipFile(folder / "net.pt2", "w") as archive:
@@ -363,7 +363,7 @@ def test_a_package_of_something_else_is_refused(folder, serve, reference):
     [
         ({"state_dict": {}}, "checkpoint; save its entry 'state_dict'"),
         ([1, 2], "holds a list"),
-        (b"junk", "no file of weights"),
+        (b"junk", "not a file of weights"),
     ],
 )
 def test_files_without_a_state_dict_are_refused(folder, serve, reference, content, words):

@@ -226,7 +226,7 @@ BAD = {
     "handler syntax": ("handler: handler.py:a-b\n", 1, "handler", "FILE.py:NAME"),
     "suffix": ("model: handler.py\n", 1, "model", ".onnx"),
     "class without name": ("model: weights.pt\nclass: net.py\n", 2, "class", "FILE.py:NAME"),
-    "class beside onnx": ("model: m.onnx\nclass: net.py:Net\n", 2, "class", "no state_dict"),
+    "class beside onnx": ("model: m.onnx\nclass: net.py:Net\n", 2, "class", "not a state_dict"),
     "absolute path": ("model: /etc/m.onnx\n", 1, "model", "leaves"),
     "parent path": ("model: ../m.onnx\n", 1, "model", "leaves"),
     "calls no list": ("handler: handler.py\ncalls: detector\n", 2, "calls", "a list of names of models"),

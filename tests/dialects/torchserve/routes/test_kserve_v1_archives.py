@@ -131,7 +131,7 @@ def test_arrays_and_tensors_are_lists_and_nan_is_null(served, model):
 def test_base64_that_the_json_envelope_cannot_read_is_the_clients_fault(served):
     refused = predict(served, "json", {"instances": [{"b64": 5}]})
     assert refused.status_code == 400
-    assert 'no JSON object with readable "instances": TypeError' in refused.json()["error"]
+    assert 'not a JSON object with readable "instances": TypeError' in refused.json()["error"]
 
 
 @pytest.mark.parametrize("model", ENVELOPES)
