@@ -20,7 +20,7 @@ FOR_DEVELOPMENT = {"demo", "test", "bench"}
 
 
 def _requirements() -> dict[str, list[str]]:
-    """Return the requirements in the metadata of the installed ksrv, by extra; "" is no extra."""
+    """Return the requirements in the metadata of the installed ksrv, by extra; "" is not an extra."""
     found: dict[str, list[str]] = {}
     for line in importlib.metadata.requires("ksrv") or ():
         extra = re.search(r"extra == \W(\w+)", line)

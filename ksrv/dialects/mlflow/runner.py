@@ -208,7 +208,7 @@ class MlflowRunner(ForeignRunner):
         content_type = request.facts["content_type"]
         data: bytes | str = body
         if content_type.startswith("text/csv"):  # MLflow 2 reads it as a text only
-            with suppress(UnicodeDecodeError):  # MLflow reports the bytes that are no UTF-8
+            with suppress(UnicodeDecodeError):  # MLflow reports the bytes that are not UTF-8
                 data = body.decode()
         try:
             answer = self._scoring.invocations(data, content_type, watched, self._schema)

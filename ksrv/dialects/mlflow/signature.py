@@ -55,7 +55,7 @@ def read_signature(value: object) -> Signature:
         value: The value of the key `signature`.
 
     Raises:
-        Fault: The value is no signature.
+        Fault: The value is not a signature.
     """
     if value is None:
         return Signature()
@@ -79,9 +79,9 @@ def _entries(signature: dict[str, Any], key: str) -> list[dict[str, Any]]:
     try:
         found = json.loads(text) if isinstance(text, str) else text
     except (ValueError, RecursionError) as error:
-        raise Fault(("signature", key), f"is no JSON: {error}; save the model again") from None
+        raise Fault(("signature", key), f"is not JSON: {error}; save the model again") from None
     if not isinstance(found, list) or not all(isinstance(entry, dict) for entry in found):
-        raise Fault(("signature", key), "is no JSON list of objects; save the model again")
+        raise Fault(("signature", key), "is not a JSON list of objects; save the model again")
     return found
 
 
@@ -118,7 +118,7 @@ def _form(entry: dict[str, Any], path: KeyPath) -> tuple[str, tuple[Dimension, .
         dtype = np.dtype(tensor.get("dtype") or "")
         shape = tuple(read_dimension(size) for size in tensor["shape"])
     except (KeyError, TypeError) as error:
-        raise Fault(path, f"is no tensor: {error}; save the model again") from None
+        raise Fault(path, f"is not a tensor: {error}; save the model again") from None
     datatype = NAME_BY_DTYPE.get(dtype, "BYTES" if dtype.kind in "OSU" else "")
     sizes = [size for size in shape if size is not None]
     if not datatype or len(sizes) < len(shape):

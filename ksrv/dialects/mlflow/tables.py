@@ -18,7 +18,7 @@ from ksrv.model.spec import TensorSpec
 from ksrv.request import Array, Element, Tensor
 
 PLAIN = ("boolean", "integer", "long", "float", "double", "string", "binary", "datetime")
-"""The types of columns whose values are no JSON texts."""
+"""The types of columns whose values are not JSON texts."""
 
 
 def model_input(tensors: Mapping[str, Tensor], declared: Sequence[TensorSpec], schema: Any) -> Any:
@@ -29,7 +29,7 @@ def model_input(tensors: Mapping[str, Tensor], declared: Sequence[TensorSpec], s
         schema: The `mlflow.types.Schema` of the inputs; None for a model without a signature.
 
     Raises:
-        InvalidRequest: A value is no text, date or JSON, as the schema asks.
+        InvalidRequest: A value is not a text, a date or JSON, as the schema asks.
     """
     import pandas as pd
 
@@ -160,7 +160,7 @@ def _tensor(name: str, values: Any, wanted: str) -> Tensor:
 
 
 def _element(value: Any, name: str) -> bytes:
-    """Return a value that is no number: a text, bytes, or anything else as JSON."""
+    """Return a value that is not a number: a text, bytes, or anything else as JSON."""
     if isinstance(value, bytes | bytearray):
         return bytes(value)
     if isinstance(value, str):

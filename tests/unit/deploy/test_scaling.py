@@ -54,7 +54,7 @@ def test_keda_scales_the_deployment_as_the_autoscaler_does(scaled):
     utilization = cpu["containerResource"]["target"]["averageUtilization"]
     assert found["cpu"]["metadata"] == {"value": str(utilization), "containerName": "ksrv"}
     [container] = scaled["Deployment", "ksrv"]["spec"]["template"]["spec"]["containers"]
-    assert container["resources"]["requests"]["cpu"]  # a share of nothing is no number
+    assert container["resources"]["requests"]["cpu"]  # a share of nothing is not a number
 
 
 def test_kedas_query_is_promql_about_the_namespace_of_the_pods(scaled):
