@@ -35,7 +35,7 @@ log = logging.getLogger("ksrv.repository")
 
 
 class RepositoryError(Exception):
-    """A path on the command line is not a model and no repository with models."""
+    """A path on the command line is neither a model nor a repository with models."""
 
 
 class Repository:
@@ -76,7 +76,7 @@ class Repository:
             The models by name. Two models of the same name are one entry, with an error that names both paths.
 
         Raises:
-            RepositoryError: A path does not exist or is not a model model.
+            RepositoryError: A path does not exist or is not a model.
         """
         return self._look(self._warn)
 
@@ -87,7 +87,7 @@ class Repository:
             The models by name.
 
         Raises:
-            RepositoryError: A path does not exist or is not a model model.
+            RepositoryError: A path does not exist or is not a model.
         """
         return self._look(lambda entry: None)
 
@@ -166,7 +166,7 @@ class Repository:
             may_be_empty: Whether a folder without models is allowed, because models may be added later.
 
         Raises:
-            RepositoryError: A path is not a model model, or has no model that can be read.
+            RepositoryError: A path is not a model, or has no model that can be read.
         """
         for path in self.paths:
             entries: list[ModelEntry] = []

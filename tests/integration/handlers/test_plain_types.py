@@ -253,7 +253,7 @@ def test_other_values_are_json(server):
     [
         ("person", {"name": "a", "age": -1}, "the input 'age': Expected `int` >= 0"),
         ("person", {"name": "a", "age": 151}, "the input 'age': Expected `int` <= 150"),
-        ("person", {"name": "nobody", "age": 1}, "no Person: nobody is not a person"),
+        ("person", {"name": "nobody", "age": 1}, "not a Person: nobody is not a person"),
         ("person", {"age": 1}, "name"),
         ("calc", {"a": 1, "b": 2, "op": "-"}, "the input 'op': Invalid enum value '-'"),
         ("calc", {"a": "x", "b": 2}, "a"),
