@@ -111,7 +111,7 @@ class Nms(Step, frozen=True, kw_only=True):
         iou: Boxes are dropped if their overlap with a better box is larger.
         max: The most boxes of a row.
         per_class: false: Boxes of different classes drop each other, too.
-        background: The class that is no object; -1 for none.
+        background: The class that is not an object; -1 for none.
         normalized: Boxes count in heights and widths of the row, from 0 to 1, instead of pixels.
         anchors: format ssd: a .npy file of [n, 4]: centre x, centre y, width, height.
         to_image: Boxes are mapped back to the picture that was sent.

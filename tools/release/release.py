@@ -61,7 +61,7 @@ class Key:
     def __init__(self, path: str) -> None:
         self.path = path
         if "ED25519" not in self.openssl("pkey", "-in", path, "-noout", "-text").decode():
-            fail(f"RELEASE_KEY: {path} is no Ed25519 key: openssl genpkey -algorithm ed25519")
+            fail(f"RELEASE_KEY: {path} is not an Ed25519 key: openssl genpkey -algorithm ed25519")
         self.public = self.openssl("pkey", "-in", path, "-pubout")
         der = self.openssl("pkey", "-in", path, "-pubout", "-outform", "DER")
         self.id = hashlib.sha256(der).hexdigest()

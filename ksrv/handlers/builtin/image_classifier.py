@@ -43,7 +43,7 @@ class ImageClassifier(Preset):
         """Return integrated gradients.
 
         Raises:
-            InferenceError: The model has no gradients, or a request's `target` is no class of it.
+            InferenceError: The model has no gradients, or a request's `target` is not a class of it.
         """
         if not is_tensor(inputs):
             raise InferenceError("this model has no gradients to explain with")

@@ -91,7 +91,7 @@ def top_k(step: TopK, named: Mapping[str, Any], _: object = None) -> dict[str, A
 
 
 def labels_of(classes: Array, labels: Sequence[str]) -> Array:
-    """Return the label of each class: the number of a class without a label, and "" for -1, which is no class."""
+    """Return the label of each class: the number of a class without a label, and "" for -1, which is not a class."""
     named = [
         "" if one < 0 else labels[one] if one < len(labels) else str(one)
         for one in classes.ravel().tolist()

@@ -209,7 +209,7 @@ def test_key_that_is_not_ed25519_is_refused(tool, tmp_path):
     path = tmp_path / "rsa"
     command = ["openssl", "genpkey", "-algorithm", "RSA", "-out", str(path)]
     subprocess.run(command, check=True, capture_output=True)
-    with pytest.raises(SystemExit, match="is no Ed25519 key"):
+    with pytest.raises(SystemExit, match="is not an Ed25519 key"):
         tool("release").Key(str(path))
     with pytest.raises(SystemExit, match="RELEASE_KEY"):
         tool("release").Key(str(tmp_path / "missing"))
