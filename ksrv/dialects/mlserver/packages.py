@@ -33,8 +33,8 @@ class PackageFinder(stand_ins.StandInFinder):
 
     def __init__(self, package: str, modules: str, homes: tuple[str, ...], wanted_by: str) -> None:
         found = (package, *(f"{package}.{name}" for name in modules.split()))
-        lacks = f"which ksrv's stand-in does not have: pip install {package.replace('_', '-')}"
-        super().__init__(package, found, wanted_by=wanted_by, lacks=lacks)
+        error_end = f"which ksrv's stand-in does not have: pip install {package.replace('_', '-')}"
+        super().__init__(package, found, wanted_by=wanted_by, error_end=error_end)
         self._homes = homes
 
     def fill(self, module: ModuleType) -> None:

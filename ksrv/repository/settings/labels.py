@@ -62,7 +62,7 @@ def label_of(key: str, entry: Any) -> str:
     """Return the label that a JSON file has for a class.
 
     Raises:
-        ValueError: It is not text, and no list that ends with a text.
+        ValueError: It is neither a text nor a list that ends with a text.
     """
     # The index_to_name.json of ImageNet has ["n01440764", "tench"]: a WordNet id, then the label.
     label = entry[-1] if isinstance(entry, list) and entry else entry
