@@ -212,7 +212,7 @@ def test_a_wrong_file_is_refused_with_its_line(tmp_path, settings, error):
     ("text", "error"),
     [
         ("[]", 'line 1: expected an object such as {"implementation": "models.Model"}'),
-        ('{"implementation"}', "line 1: no JSON: Expecting ':' delimiter"),
+        ('{"implementation"}', "line 1: not JSON: Expecting ':' delimiter"),
     ],
 )
 def test_a_file_that_is_no_object_is_refused(tmp_path, text, error):
