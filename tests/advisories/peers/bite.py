@@ -23,6 +23,7 @@ from pathlib import Path
 
 from tests.advisories.attacks import HTTP, form, part, pickled, request, sized
 from tests.advisories.peers.programs import PROGRAMS
+from tests.support.faults.health import descendants
 from tests.support.wire.http2_wire import GRPC_HEAD, HEADERS, PREFACE, field, frame
 
 PATIENCE_S = 30
@@ -195,13 +196,13 @@ def environment(peer: Peer) -> Path:
 
 
 def high_water(pid: int, name: str) -> int:
-    """Memory of a process and of its children, in bytes."""
-    with contextlib.suppress(OSError, StopIteration):
-        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
-        own = next(int(line.split()[1]) << 10 for line in lines if line.startswith(name))
-        below = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-        return own + sum(high_water(int(child), name) for child in below)
-    return 0
+    """Memory of a process and of its descendants, in bytes."""
+    total = 0
+    for one in descendants(pid):
+        with contextlib.suppress(OSError, StopIteration):
+            lines = Path(f"/proc/{one}/status").read_text().splitlines()
+            total += next(int(line.split()[1]) << 10 for line in lines if line.startswith(name))
+    return total
 
 
 def free_port() -> int:
@@ -267,8 +268,9 @@ def attacked(peer: Peer, folder: Path) -> Outcome:
         text = log.read_text(errors="replace")
         return Outcome(reply, grown, process.poll(), text, trap)
     finally:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
+        for pid in descendants(process.pid):  # workers may have left the group of the process
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
         process.wait()
 
 
