@@ -3,7 +3,7 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
-NATIVE := setup.py tools/native_build.py tools/native_declarations.py tools/native_headers.py tools/native_stubs.py $(wildcard native/*/*.?pp ksrv/_native/*/*.p[xy][dx])
+NATIVE := setup.py tools/native_build.py tools/native_declarations.py tools/native_headers.py tools/native_stubs.py $(wildcard native/*/*.?pp ksrv/_native/*/*.p[xy][dx] ksrv/dialects/*/*.pyx)
 MODELS ?= demo-models
 # The address of make demo and make serve: make demo HTTP=127.0.0.1:18080
 HTTP ?= 127.0.0.1:8080
@@ -220,9 +220,22 @@ $(DIALECTS_VENV)/.installed: $(VENV)/.built pyproject.toml
 		hypothesis joblib pandas pytest pytest-benchmark pytest-timeout requests scikit-learn skops $(DIALECT_PACKAGES)
 	@touch $@
 
-test-dialects: $(DIALECTS_VENV)/.installed ## the dialects whose files need other libraries, against these libraries; minutes
+# TensorFlow takes a gigabyte, and tensorflow-serving-api asks for the build with CUDA.
+TFSERVING_VENV ?= .venv-tfserving
+
+$(TFSERVING_VENV)/.installed: $(VENV)/.built pyproject.toml
+	$(PYTHON) -m venv $(TFSERVING_VENV)
+	$(TFSERVING_VENV)/bin/python -m pip install -q --disable-pip-version-check -c constraints.txt setuptools wheel Cython numpy
+	$(TFSERVING_VENV)/bin/python -m pip install -q --disable-pip-version-check -c constraints.txt --no-build-isolation -e . \
+		hypothesis Pillow pytest pytest-benchmark pytest-timeout requests
+	$(TFSERVING_VENV)/bin/python -m pip install -q --disable-pip-version-check 'tensorflow-cpu==2.21.*'
+	$(TFSERVING_VENV)/bin/python -m pip install -q --disable-pip-version-check --no-deps 'tensorflow-serving-api==2.21.*' ovmsclient
+	@touch $@
+
+test-dialects: $(DIALECTS_VENV)/.installed $(TFSERVING_VENV)/.installed ## the dialects whose files and clients need other libraries, against these libraries; minutes
 	$(DIALECTS_VENV)/bin/python -m pytest tests/dialects/mlflow tests/dialects/mlserver tests/dialects/tabular
 	$(DIALECTS_VENV)/bin/python -m pytest tests/integration/docs/test_tutorials.py -m long -k tabular
+	$(TFSERVING_VENV)/bin/python -m pytest tests/dialects/tfserving
 
 # Other projects' scripts and their packages, in a separate environment. The scripts name fixed ports: if the system
 # allows it, they run in a separate network namespace, in which nothing can be fetched either.
@@ -255,7 +268,7 @@ test-kserve: $(VENV)/.built $(KSERVE_VENV)/.installed ## KServe's client, in a s
 check: $(VENV)/.built ## format, lint, types, spelling, style of the documents, import arrows, fuzz targets
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
-	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/cython-lint native ksrv/_native
+	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/cython-lint native ksrv/_native ksrv/dialects
 	$(BIN)/mypy
 	$(BIN)/codespell
 	$(BIN)/proselint --config .proselintrc.json check README.md CONTRIBUTING.md SECURITY.md docs
@@ -453,5 +466,5 @@ licences: $(SUPPLY)/.server ## the licences of the container's packages: deploy/
 clean: ## remove everything that make made
 	rm -rf $(VENV) $(KSERVE_VENV) $(RAY_VENV) $(PACKAGES_VENV) $(FOREIGN_VENV) $(OLDEST_VENV) .venv-peers build dist *.egg-info $(MODELS) .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks
 	find ksrv -name '*.so' -delete
-	find ksrv/_native -name '*.pyi' -delete
+	find ksrv/_native ksrv/dialects -name '*.pyi' -delete
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

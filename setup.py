@@ -1,4 +1,4 @@
-"""Builds the native core: every ``ksrv/_native/*/*.pyx`` and ``native/*/*.cpp`` into one extension file.
+"""Builds the native core: every ``.pyx`` in ``ksrv`` and ``native/*/*.cpp`` into one extension file.
 
 The metadata lives in ``pyproject.toml``, the build itself in ``tools/native_build.py``. The typed stub of
 each module is written beside it by ``tools/native_stubs.py``.

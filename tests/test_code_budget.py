@@ -16,6 +16,7 @@ ALLOWANCES = {
     "ksrv/dialects/mlflow/": 900,
     "ksrv/dialects/mlserver/": 900,
     "ksrv/dialects/tabular/": 900,
+    "ksrv/dialects/tfserving/": 900,
 }
 
 OUTSIDE_THE_CORE = (

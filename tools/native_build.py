@@ -26,7 +26,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-NATIVE, MODULES, BUILD = Path("native"), Path("ksrv/_native"), Path("build/native")
+NATIVE, BUILD = Path("native"), Path("build/native")
+MODULES = (Path("ksrv/_native"), Path("ksrv/dialects"))
+"""The folders with compiled modules."""
 DECLARATIONS = BUILD / "declarations"
 
 DIRECTIVES = {
@@ -167,6 +169,10 @@ def python_headers() -> list[str]:
     return [f"-isystem{folder}", f"-isystem{numpy.get_include()}", LIMITED_HEADERS]
 
 
+def files_in(folders: Sequence[Path], pattern: str) -> list[Path]:
+    return sorted(path for folder in folders for path in folder.rglob(pattern))
+
+
 @dataclass(frozen=True)
 class Step:
     """One file to be made of others by a command that ends with `-o` and the file."""
@@ -254,7 +260,7 @@ class Builder:
         """Return the extension file that holds every compiled module, built where it must be."""
         self.headers = python_headers()
         with self.alone():
-            sources = sorted(MODULES.rglob("*.pyx"))
+            sources = files_in(MODULES, "*.pyx")
             self.translate([translation(source) for source in sources])
             modules = [self.module(source) for source in sources]
             library = self.core(modules)

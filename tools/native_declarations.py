@@ -22,7 +22,7 @@ import re
 import sys
 from pathlib import Path
 
-from native_build import DECLARATIONS, MODULES, NATIVE, BuildFailed, is_text
+from native_build import DECLARATIONS, MODULES, NATIVE, BuildFailed, files_in, is_text
 from native_headers import Entity, Headers, Token, Tokens, closing, find, split, text_of
 
 SHARED = "native.shared"
@@ -295,7 +295,7 @@ def write_declarations() -> None:
     Raises:
         BuildFailed: A header lacks something, or Cython cannot express it; each line is named.
     """
-    sources = {str(path): path.read_text() for path in sorted(MODULES.rglob("*.p[xy][xd]"))}
+    sources = {str(path): path.read_text() for path in files_in(MODULES, "*.p[xy][xd]")}
     declarations = Declarations(Headers(), sources)
     if declarations.faults:
         raise BuildFailed("\n".join(declarations.faults))

@@ -27,7 +27,7 @@ from Cython.Compiler import ExprNodes, Nodes
 from Cython.Compiler.AutoDocTransforms import AnnotationWriter
 from Cython.Compiler.Errors import CompileError, init_thread
 from Cython.Compiler.TreeFragment import StringParseContext, parse_from_strings
-from native_build import MODULES, BuildFailed
+from native_build import MODULES, BuildFailed, files_in
 
 INTEGERS = ["char", "short", "int", "long", "size_t", "ssize_t", "Py_ssize_t", "Py_hash_t"]
 INTEGERS += [f"{sign}int{size}_t" for sign in ("", "u") for size in (8, 16, 32, 64, "ptr")]
@@ -395,7 +395,7 @@ def write_stubs() -> list[Path]:
         BuildFailed: The types of some public things are not known; each is named.
     """
     stubs, faults = [], []
-    for source in sorted(MODULES.rglob("*.pyx")):
+    for source in files_in(MODULES, "*.pyx"):
         stub = source.with_suffix(".pyi")
         stubs.append(stub)
         made_of = [source, source.with_suffix(".pxd"), Path(__file__)]
@@ -412,7 +412,7 @@ def write_stubs() -> list[Path]:
             fresh.replace(stub)
     if faults:
         raise BuildFailed("\n".join(faults))
-    for stub in set(MODULES.rglob("*.pyi")) - set(stubs):
+    for stub in set(files_in(MODULES, "*.pyi")) - set(stubs):
         stub.unlink()
     return stubs
 

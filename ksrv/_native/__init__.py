@@ -31,14 +31,15 @@ class _CoreLoader(ExtensionFileLoader):
 
 
 class CompiledModules:
-    """Makes Python import each `ksrv._native.<folder>.<module>` from the same file."""
+    """Makes Python import each compiled module, here and in the dialects, from the same file."""
 
     @staticmethod
     def find_spec(
         name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
         """Return where a compiled module is, or None for any other module."""
-        if not name.startswith(f"{__name__}.") or name.count(".") != 3:
+        module = name.rpartition(".")[2]
+        if not name.startswith("ksrv.") or not path or not Path(path[0], f"{module}.pyx").exists():
             return None
         for file in _FILES:
             if file.exists():

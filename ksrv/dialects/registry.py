@@ -43,6 +43,7 @@ BUILT_IN = (
     "mlserver",
     "tabular",
     "mlflow",
+    "tfserving",
 )
 """The folders of the built-in dialects. Routes of a later dialect replace the same routes of an earlier dialect."""
 

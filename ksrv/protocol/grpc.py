@@ -49,6 +49,9 @@ RAW_OUTPUT_CONTENTS = 6
 SpecOf = Callable[[str, str], ModelSpec]
 """Returns the spec for the name and version of a model; raises NotFound or NotReady."""
 
+Scan = Callable[..., Request | None]
+"""A function with the arguments of `scan`, for a message of any form."""
+
 NO_METADATA: Mapping[str, str] = {}
 
 FIELD_NAMES = (
@@ -58,26 +61,31 @@ FIELD_NAMES = (
 """The names of the typed fields of InferTensorContents by their numbers."""
 
 
-def read_request(message: bytes | memoryview, limits: Limits) -> Request:
-    """Scan a serialised ModelInferRequest, in any form that the wire format allows.
+def read_request(
+    message: bytes | memoryview,
+    limits: Limits,
+    scan: Scan = scan,
+    kind: str = "inference.ModelInferRequest",
+) -> Request:
+    """Scan a serialised request, in any form that the wire format allows.
 
     Args:
         message: The bytes as received.
+        scan: Records the fields of a message in the ordinary form.
+        kind: The name of the message.
 
     Raises:
-        InvalidRequest: The bytes are not a ModelInferRequest, or exceed a limit.
+        InvalidRequest: The bytes are not such a message, or exceed a limit.
     """
-    found = _scan(message, limits)
+    found = _scan(message, limits, scan)
     if found is None:
-        found = _scan(_ordinary(message), limits)
+        found = _scan(_ordinary(message, kind), limits, scan)
         if found is None:
-            raise HandlerFailed(
-                "the protobuf class wrote a ModelInferRequest that ksrv cannot scan"
-            )
+            raise HandlerFailed(f"the protobuf class wrote a {kind} that ksrv cannot scan")
     return found
 
 
-def _scan(message: bytes | memoryview, limits: Limits) -> Request | None:
+def _scan(message: bytes | memoryview, limits: Limits, scan: Scan) -> Request | None:
     """Return the fields of a message; None if it is not in the ordinary form."""
     try:
         return scan(
@@ -91,14 +99,14 @@ def _scan(message: bytes | memoryview, limits: Limits) -> Request | None:
         raise InvalidRequest(str(error)) from error
 
 
-def _ordinary(message: bytes | memoryview) -> bytes:
+def _ordinary(message: bytes | memoryview, kind: str) -> bytes:
     """Return a message in the ordinary form: parsed and serialised by the protobuf class."""
     from google.protobuf.message import DecodeError
 
     try:
-        parsed = protobuf.message_class("inference.ModelInferRequest").FromString(bytes(message))
+        parsed = protobuf.message_class(kind).FromString(bytes(message))
     except DecodeError as error:
-        raise InvalidRequest(f"the request is not a ModelInferRequest: {error}") from error
+        raise InvalidRequest(f"the request is not a {kind.rpartition('.')[2]}: {error}") from error
     parsed.DiscardUnknownFields()
     rewritten: bytes = parsed.SerializeToString()
     buffer_pool.count_copy(len(rewritten))

@@ -107,12 +107,12 @@ def _files(source: ModelSource) -> set[Path]:
     if source.files:
         return {Path(name) for name in source.files}
     if config is None or config.handler is not None or config.model is None:
-        return set(_below(source))
+        return set(files_below(source))
     model = Path(config.model)
     if model.parent == source.folder and not (source.root / "model.yaml").exists():
         # The folder of a model file without model.yaml may have other models.
         return {model, *_parts(model)}
-    return {model, *_below(source)}
+    return {model, *files_below(source)}
 
 
 def _parts(model: Path) -> list[Path]:
@@ -123,7 +123,7 @@ def _parts(model: Path) -> list[Path]:
     return [path for path in map(model.with_name, names) if path.is_file()]
 
 
-def _below(source: ModelSource) -> list[Path]:
+def files_below(source: ModelSource) -> list[Path]:
     """Return the files of the version's folder, and of the model's folder without its version folders."""
     folder, root = source.folder, source.root
     if root == folder:

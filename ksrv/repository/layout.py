@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ksrv.errors import InvalidRequest, NotFound, did_you_mean, quote
-from ksrv.model.config import ModelConfig, ModelSource
+from ksrv.model.config import ModelConfig, ModelSource, VersionPolicy
 from ksrv.model.fault import ConfigError
 from ksrv.repository.entry import ModelEntry, is_model_name
 from ksrv.repository.format import NO_FORMATS, ArchiveReader, Formats
@@ -304,7 +304,7 @@ class Repository:
                 return reader.read(path, name, config)
             if (reader := self._formats.folder_reader(path)) is not None:
                 return reader.read(path, name)
-            return _folder(path, name, self._formats)
+            return folder_entry(path, name, self._formats)
         except (ConfigError, OSError) as error:
             return ModelEntry(name, error=str(error), path=path)
         except RecursionError:
@@ -392,8 +392,18 @@ def _bare_file(path: Path, name: str, formats: Formats) -> ModelEntry:
     return ModelEntry(name, {"": source}, path=path)
 
 
-def _folder(path: Path, name: str, formats: Formats) -> ModelEntry:
-    """Return the entry of a model's folder, with or without version folders."""
+def folder_entry(
+    path: Path, name: str, formats: Formats, policy: VersionPolicy | None = None
+) -> ModelEntry:
+    """Return the entry of a model's folder, with or without version folders.
+
+    Args:
+        policy: The versions to serve, instead of the versions that model.yaml names.
+
+    Raises:
+        ConfigError: The folder is no model, or its settings are wrong.
+        OSError: The folder cannot be read.
+    """
     root = path
     folders = version_folders(root)
     if not folders:
@@ -402,13 +412,13 @@ def _folder(path: Path, name: str, formats: Formats) -> ModelEntry:
         source = ModelSource(name=name, version=version, folder=root, root=root, config=config)
         return ModelEntry(name, {version: source}, path=path)
     sources = {folder.name: _version(name, root, folder, formats) for folder in folders}
-    chosen = choose_versions(load_version_policy(root), list(sources))
+    chosen = choose_versions(policy or load_version_policy(root), list(sources))
     entry = ModelEntry(name, path=path, available=tuple(sources))
     missing = [version for version in chosen if version not in sources]
     if missing:
         entry.error = (
-            f"{root / CONFIG_NAME}: version_policy.specific names the versions "
-            f"{', '.join(missing)}, but the folder holds {', '.join(sources)}"
+            f"{root}: the version policy names the versions {', '.join(missing)}, but the folder has "
+            f"{', '.join(sources)}"
         )
     entry.versions = {version: sources[version] for version in chosen if version in sources}
     return entry

@@ -152,6 +152,7 @@ class Scanner {
             case 1:
                 return once(part, &made->name, &has_name);
             case 2:
+                made->type = datatype_of(reinterpret_cast<const char *>(base_) + part.offset, part.length);
                 return once(part, &made->datatype, &has_datatype);
             case 3:  // shape
                 if (has_shape) request_.unsure = true;

@@ -62,6 +62,7 @@ struct Input {
     Span datatype;
     Span contents;               // the whole submessage
     Span packed;                 // the packed values, if one of fields 1 to 7 is set
+    Datatype type = DT_INVALID;  // the value of `datatype`
     std::int64_t shape[MAX_RANK];
     std::size_t rank = 0;
     std::size_t first_parameter = 0;  // index in Request::inner_parameters

@@ -41,6 +41,7 @@ RUN_BY = {
     "docs/runbooks.md": "tests/integration/docs/test_shown_commands.py",
     "docs/sequences.md": "tests/integration/docs/test_fragments.py",
     "docs/streams.md": "tests/integration/docs/test_fragments.py",
+    "docs/dialects/tfserving.md": "tests/dialects/tfserving/test_page.py",
     "docs/dialects/torchserve.md": "tests/dialects/torchserve/handlers/test_documented_commands.py",
 }
 """The test that runs the code of each page. Blocks `console` install packages, and are left out."""

@@ -23,9 +23,9 @@ from native.protobuf.infer_request cimport (
     decode_contents, next_element, scan as c_scan,
 )
 from native.protobuf.wire_format cimport Span
-from native.tensor.datatype cimport Datatype, MAX_RANK as RANK_LIMIT, datatype_of, item_size_of
-
-from ksrv._native.tensor.datatype import CONTENTS
+from native.tensor.datatype cimport (
+    DATATYPES, DT_INVALID, Datatype, MAX_RANK as RANK_LIMIT, datatype_of, item_size_of,
+)
 
 if not cython.compiled:
     from typing import Any, TypeAlias
@@ -36,9 +36,7 @@ if not cython.compiled:
 
 cdef enum:
     VIEW_FROM_BYTES = 65536  # elements from this size on are not copied
-    # Fields of InferTensorContents. Those before fp32_contents (BOOL and integers) are varints.
-    FP32_FIELD = 6
-    BYTES_FIELD = 8
+    BYTES_FIELD = 8  # bytes_contents in InferTensorContents
 
 
 class MessageError(ValueError):
@@ -117,35 +115,34 @@ cdef class Request:
         self,
         Input entry not None,
         out not None: npt.NDArray[Any] | bytearray | memoryview,
+        str datatype=None,
     ) -> None:
-        """Decode the packed varints of an input into a buffer of its datatype.
+        """Decode the packed varints of an input into a buffer.
 
         Args:
-            entry: An input of this request with values in one typed field only: the integer or BOOL
-                field of its datatype.
+            entry: An input of this request with values in one typed field only, of integers or
+                BOOL.
             out: A writable C-contiguous buffer for exactly `entry.elements` items.
+            datatype: The datatype of the items; None for the input's.
 
         Raises:
             ValueOutOfRange: A value does not fit the datatype.
-            ValueError: The buffer has another size, or the datatype has no varint field.
+            ValueError: The buffer has another size.
         """
-        cdef bytes encoded = entry.datatype.encode()
-        cdef Datatype datatype = datatype_of(encoded, <size_t>len(encoded))
+        cdef bytes encoded = (datatype or entry.datatype).encode()
+        cdef Datatype kind = datatype_of(encoded, <size_t>len(encoded))
         cdef const unsigned char *p = self.base + <size_t>entry.packed[0]
         cdef Py_buffer target
         cdef size_t done
         cdef size_t count = entry.elements
         cdef int64_t value = 0
-        cdef size_t width = item_size_of(datatype)
-        cdef unsigned field = CONTENTS.get(entry.datatype, 0)
-        if not 0 < field < FP32_FIELD or entry.fields != <unsigned>(1 << field):
-            raise ValueError(f"an input of {entry.datatype} has no packed varints to decode")
+        cdef size_t width = item_size_of(kind)
         PyObject_GetBuffer(out, &target, PyBUF_SIMPLE | PyBUF_WRITABLE)
         try:
             if <size_t>target.len != count * width:
                 raise ValueError(f"{count} values of {width} bytes do not fill {target.len} bytes")
             with nogil:
-                done = decode_contents(datatype, p, count, target.buf, &value)
+                done = decode_contents(kind, p, count, target.buf, &value)
         finally:
             PyBuffer_Release(&target)
         if done != count:
@@ -208,7 +205,10 @@ cdef Input _input(const char *base, const CRequest &notes, const CInput *source)
     cdef Input made = Input.__new__(Input)
     cdef size_t i
     made.name = _text(base, source.name)
-    made.datatype = _text(base, source.datatype)
+    if source.type == DT_INVALID:
+        made.datatype = _text(base, source.datatype)
+    else:
+        made.datatype = (<bytes>DATATYPES[<int>source.type].name).decode()
     made.shape = tuple([source.shape[i] for i in range(source.rank)])
     made.parameters = _parameters(
         base, notes.inner_parameters, source.first_parameter, source.parameters
@@ -221,10 +221,10 @@ cdef Input _input(const char *base, const CRequest &notes, const CInput *source)
     return made
 
 
-cdef object _refusal(Outcome outcome, const CRequest &notes, const CLimits &limits):
+cdef object _refusal(Outcome outcome, const CRequest &notes, const CLimits &limits, str kind):
     if outcome == OUTCOME_MALFORMED:
         return MessageError(
-            f"the request is not a ModelInferRequest: its bytes stop making sense at offset "
+            f"the request is not a {kind}: its bytes stop making sense at offset "
             f"{notes.failed_at}"
         )
     if outcome == OUTCOME_INPUTS:
@@ -273,16 +273,18 @@ def scan(
     Raises:
         MessageError: The bytes are not a ModelInferRequest, or exceed a limit.
     """
-    cdef CRequest notes  # the fields of the message as offsets
     cdef CLimits limits
+    limits.inputs, limits.rank, limits.parameters, limits.text = inputs, rank, parameters, text
+    return ksrv_scan(message, c_scan, "ModelInferRequest", limits)
+
+
+cdef object ksrv_scan(object message, Scan scan_message, str kind, CLimits limits):
+    cdef CRequest notes  # the fields of the message as offsets
     cdef const char *base
     cdef Outcome outcome
     cdef Request made = Request.__new__(Request)
     cdef size_t i
-    limits.inputs = inputs
-    limits.rank = rank if rank < RANK_LIMIT else <size_t>RANK_LIMIT
-    limits.parameters = parameters
-    limits.text = text
+    limits.rank = limits.rank if limits.rank < RANK_LIMIT else <size_t>RANK_LIMIT
     cdef Py_buffer view
     PyObject_GetBuffer(message, &view, PyBUF_SIMPLE)
     base = <const char *>view.buf
@@ -292,9 +294,9 @@ def scan(
     # released.
     PyBuffer_Release(&view)
     with nogil:
-        outcome = c_scan(<const unsigned char *>base, size, limits, notes)
+        outcome = scan_message(<const unsigned char *>base, size, limits, notes)
     if outcome != OUTCOME_OK:
-        raise _refusal(outcome, notes, limits)
+        raise _refusal(outcome, notes, limits, kind)
     if notes.unsure:
         return None
     made.message = message

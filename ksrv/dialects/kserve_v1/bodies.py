@@ -1,8 +1,11 @@
-"""The JSON of KServe's older protocol, v1: rows of `instances` become inputs, and outputs become `predictions`.
+"""The JSON of KServe's older protocol, v1, and of TensorFlow Serving: `instances` and `predictions` have an entry for
+each row, `inputs` and `outputs` whole tensors.
 
 {"instances": [[1, 2, 3, 4]]}                      one input: each entry is a row
 {"instances": [{"x": [1, 2], "y": 3}]}             several inputs: each entry is an object with a row of each input
 {"instances": [{"b64": "..."}]}                    images and other bytes, as in TensorFlow Serving
+{"inputs": {"x": [[1, 2], [5, 6]], "y": [3, 7]}}   the whole tensor of each input
+{"inputs": [[1, 2, 3, 4]]}                         the whole tensor of the only input
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -10,6 +13,7 @@ from functools import partial
 from math import prod
 from typing import Annotated, Any, TypedDict
 
+import numpy as np
 import orjson
 from msgspec import Meta
 
@@ -24,12 +28,15 @@ from ksrv.protocol.json_data import B64
 from ksrv.protocol.openapi import Operation
 from ksrv.protocol.rest import RenderedBody, file_body
 from ksrv.protocol.tensors import subject
-from ksrv.request import InferRequest, InferResponse, Tensor
+from ksrv.request import Array, InferRequest, InferResponse, Tensor
 
 MOST_BYTES = 4 * 1024 * 1024
 """The most bytes of a request. It becomes Python objects, which take up to thirty times as much memory."""
 
 REQUEST = "a request of protocol v1"
+
+BY_COLUMN = {"form": "columns"}
+"""The facts of a request of whole tensors."""
 
 
 class PredictRequest(TypedDict):
@@ -73,26 +80,64 @@ def parse_predict(
     if len(body) > most:
         raise json_refusal(REQUEST, MOST_BYTES, limits)(len(body), most)
     document = read_json(body)
-    instances = document.get("instances") if isinstance(document, dict) else None
-    if not isinstance(instances, list) or not instances:
+    document = document if isinstance(document, dict) else {}
+    instances, inputs = document.get("instances"), document.get("inputs")
+    if instances is not None and inputs is not None:
+        raise InvalidRequest("a predict request has 'instances' or 'inputs', not both")
+    facts = {}
+    if isinstance(instances, list) and instances:
+        tensors = read_rows(instances, spec, limits)
+    elif instances is None and inputs is not None and not _is_v2(inputs):
+        tensors, facts = _read_columns(inputs, spec, limits), BY_COLUMN
+    else:
         raise InvalidRequest(
-            "a predict request is a JSON object whose 'instances' are an array of at least one row; the 'inputs' of KServe "
-            "v2 go to /v2/models/NAME/infer"
+            "a predict request is a JSON object whose 'instances' are an array of at least one row, or whose 'inputs' are "
+            "whole tensors by name; the 'inputs' of KServe v2 go to /v2/models/NAME/infer"
         )
-    columns = _columns(instances, spec)
-    if len(columns) > limits.inputs:
-        raise InvalidRequest(f"an instance has more than {limits.inputs} inputs, the limit")
     return InferRequest(
         spec.name,
         spec.version,
         accept=headers.get("accept", ""),
-        inputs=[
-            _tensor(name, rows, index, spec, limits)
-            for index, (name, rows) in enumerate(columns.items())
-        ],
+        inputs=tensors,
         headers=headers,
         nbytes=len(body),
+        facts=facts,
     )
+
+
+def read_rows(instances: list[Any], spec: ModelSpec, limits: Limits) -> list[Tensor]:
+    """Return the inputs for rows.
+
+    Raises:
+        InvalidRequest: The rows do not fit the model.
+    """
+    columns = _columns(instances, spec)
+    if len(columns) > limits.inputs:
+        raise InvalidRequest(f"an instance has more than {limits.inputs} inputs, the limit")
+    return [
+        _tensor(name, rows, index, spec, limits)
+        for index, (name, rows) in enumerate(columns.items())
+    ]
+
+
+def _read_columns(inputs: Any, spec: ModelSpec, limits: Limits) -> list[Tensor]:
+    """Return the inputs for whole tensors: by name, or the only input's."""
+    if not isinstance(inputs, dict) or inputs.keys() == {B64}:
+        inputs = {_only_input(spec): inputs}
+    if len(inputs) > limits.inputs:
+        raise InvalidRequest(f"the request has more than {limits.inputs} inputs, the limit")
+    return [
+        plain_json.read_value(declared, value, index, limits).tensor
+        if (declared := spec.input(name))
+        else _tensor(name, value if isinstance(value, list) else [value], index, spec, limits)
+        for index, (name, value) in enumerate(inputs.items())
+    ]
+
+
+def _is_v2(inputs: Any) -> bool:
+    """Tell whether `inputs` are tensors of KServe v2, which have a datatype."""
+    first = inputs[0] if isinstance(inputs, list) and inputs else None
+    return inputs == [] or (isinstance(first, dict) and "datatype" in first)
 
 
 def read_predict(
@@ -178,7 +223,8 @@ def render_predict(response: InferResponse, request: InferRequest) -> RenderedBo
     """Write the answer to a predict request. NaN and Infinity become null.
 
     If every output has a row for each row of the request, `predictions` is a list of rows; else it is an object of
-    outputs.
+    outputs. A request of whole tensors gets `outputs`: the only output, or an object. An output whose name ends with
+    "_bytes" is written in base64, as in TensorFlow Serving.
 
     Raises:
         InvalidRequest: JSON cannot represent an output.
@@ -186,10 +232,12 @@ def render_predict(response: InferResponse, request: InferRequest) -> RenderedBo
     file = file_body(response, request)
     if file is not None:  # the client's Accept asks for an image or another file
         return file
-    rows = request.inputs[0].shape[0]
-    outputs = {tensor.name: orjson_form(shaped_values(tensor)) for tensor in response.outputs}
+    key, rows = "predictions", request.inputs[0].shape[0]
+    outputs = {tensor.name: orjson_form(_values(tensor)) for tensor in response.outputs}
     predictions: object = outputs
-    if all(tensor.shape[:1] == (rows,) for tensor in response.outputs) and outputs:
+    if request.facts == BY_COLUMN:
+        key, predictions = "outputs", outputs if len(outputs) > 1 else next(iter(outputs.values()))
+    elif all(tensor.shape[:1] == (rows,) for tensor in response.outputs) and outputs:
         columns: Sequence[Any] = list(outputs.values())
         if len(columns) == 1:
             predictions = columns[0]
@@ -197,5 +245,15 @@ def render_predict(response: InferResponse, request: InferRequest) -> RenderedBo
             predictions = [
                 dict(zip(outputs, row, strict=True)) for row in zip(*columns, strict=True)
             ]
-    text = orjson.dumps({"predictions": predictions}, option=orjson.OPT_SERIALIZE_NUMPY)
+    text = orjson.dumps({key: predictions}, option=orjson.OPT_SERIALIZE_NUMPY)
     return RenderedBody([text], len(text), None, JSON_TYPE)
+
+
+def _values(tensor: Tensor) -> Array:
+    """Return the values of an output in the shape of the answer."""
+    if not (tensor.datatype == "BYTES" and tensor.name.endswith("_bytes")):
+        return shaped_values(tensor)
+    texts = shaped_values(tensor, as_base64=True)
+    found: Array = np.empty(texts.shape, dtype=object)
+    found.reshape(-1)[:] = [{B64: text} for text in texts.flat]
+    return found

@@ -60,11 +60,15 @@ def add_predict(
     from ksrv.server.rest.route_guard import Needs
     from ksrv.server.shared.plain_route import PlainRoute
 
-    for prefix, described in (MODEL, {"post": PREDICT}), (MODEL + "/versions/{version}", {}):
+    described = {"post": PREDICT}
+    for prefix in MODEL, MODEL + "/versions/{version}", MODEL + "/labels/{label}":
         app.add_route(prefix + ":predict", predict, needs=Needs.TOKEN, described=described)
+        described = {}
+        if "{label}" in prefix:  # of TensorFlow Serving
+            continue
+        app.add_route(prefix + ":explain", predict, suffix="explain", needs=Needs.TOKEN)
         route = PlainRoute("instances", "predictions", read_predict, serves)
         parts.plain_routes[prefix + ":predict"] = route
-        app.add_route(prefix + ":explain", predict, suffix="explain", needs=Needs.TOKEN)
 
 
 DIALECT = KServeV1()

@@ -16,17 +16,25 @@ def _entry(name: str) -> dict[str, Any]:
     return {"id": name, "object": "model", "created": 0, "owned_by": "ksrv"}
 
 
-def version_status(state: ModelState, name: str, fine: str = "") -> dict[str, Any]:
+STATES = {
+    "READY": "AVAILABLE",
+    "LOADING": "LOADING",
+    "UNLOADING": "UNLOADING",
+    "UNAVAILABLE": "END",
+}
+"""TensorFlow Serving's names of the states of versions."""
+
+
+def version_status(state: ModelState, fine: str = "") -> dict[str, Any]:
     """Return the state of a version in TensorFlow Serving's form.
 
     Args:
-        name: The name of the state in TensorFlow Serving.
         fine: The message of a version without a fault.
     """
     code, message = ("UNKNOWN", state.reason) if state.reason else ("OK", fine)
     return {
         "version": state.version or "1",
-        "state": name,
+        "state": STATES[state.state],
         "status": {"error_code": code, "error_message": message},
     }
 
@@ -47,7 +55,7 @@ class V1ModelsResource:
         """GET /v1/models/{name}: answer whether a model serves."""
         ready = self._engine.model_ready(name)
         versions = [
-            version_status(state, "AVAILABLE" if state.state == "READY" else "LOADING")
+            version_status(state)
             for state in self._engine.index()
             if state.name == name and state.state in ("READY", "LOADING")
         ]

@@ -5,6 +5,7 @@ from typing import Any
 import falcon
 
 from ksrv.dialects.kserve_v1 import bodies
+from ksrv.dialects.numbered_versions import find_version
 from ksrv.model.spec import ModelSpec
 from ksrv.protocol.rest import HEADER_LENGTH, RenderedBody
 from ksrv.protocol.shared_memory import CallerMemory
@@ -18,11 +19,28 @@ def takes_instances(spec: ModelSpec) -> bool:
 
 
 class PredictResource(InferResource):
-    """POST /v1/models/{name}[/versions/{version}]:predict, and :explain."""
+    """POST /v1/models/{name}[/versions/{version} | /labels/{label}]:predict, and :explain."""
 
     stream_type = staticmethod(lambda accept: "")
     most_json = bodies.MOST_BYTES
     subject = bodies.REQUEST
+
+    def wanted_body(
+        self, req: falcon.Request, name: str = "", version: str = "", label: str = ""
+    ) -> int:
+        """See `InferenceResource.wanted_body`."""
+        return super().wanted_body(req, name, find_version(self._engine, name, version, label))
+
+    def on_post(
+        self,
+        req: falcon.Request,
+        resp: falcon.Response,
+        name: str,
+        version: str = "",
+        label: str = "",
+    ) -> None:
+        """Answer a request."""
+        super().on_post(req, resp, name, find_version(self._engine, name, version, label))
 
     def _parse(
         self, req: falcon.Request, body: memoryview, spec: ModelSpec, *, explain: bool, **given: Any

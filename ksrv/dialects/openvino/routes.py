@@ -10,21 +10,13 @@ from ksrv.server.http.answers import send_json
 if TYPE_CHECKING:
     from ksrv.engine.engine import Engine
 
-# ksrv's states of a model, with OpenVINO Model Server's names.
-_STATES = {
-    "READY": "AVAILABLE",
-    "LOADING": "LOADING",
-    "UNLOADING": "UNLOADING",
-    "UNAVAILABLE": "END",
-}
-
 
 def _status(engine: "Engine") -> dict[str, Any]:
     """Return the versions of each model with their states."""
     models: dict[str, Any] = {}
     for state in engine.index():
         entry = models.setdefault(state.name, {"model_version_status": []})
-        entry["model_version_status"].append(version_status(state, _STATES[state.state], "OK"))
+        entry["model_version_status"].append(version_status(state, "OK"))
     return models
 
 

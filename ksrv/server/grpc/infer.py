@@ -46,6 +46,8 @@ class InferCalls:
         parts: The parts that the front ends share.
     """
 
+    parse: Any = staticmethod(protocol.parse_infer)
+
     def __init__(self, parts: ServerParts) -> None:
         self._parts = parts
         self._access = parts.access
@@ -70,7 +72,7 @@ class InferCalls:
             target = find(name, version)
             return target.spec
 
-        request = protocol.parse_infer(
+        request: InferRequest = self.parse(
             message, spec_of, self._limits, metadata=metadata, memory=self.memory_of(call)
         )
         request.target = target

@@ -121,7 +121,7 @@ REPOSITORY = Repository(
     ),
     {
         "`torchserve/v1/torchserve_grpc_client.py`": "its messages are generated from pytorch/serve's protos, which are in another checkout",
-        "`tensorflow/grpc_client.py`": "speaks the gRPC of TensorFlow Serving, which ksrv does not serve",
+        "`tensorflow/grpc_client.py`": "needs TensorFlow; tests/dialects/tfserving/test_clients.py makes its calls",
         "`python/kserve/test`": "tests of KServe's own server, which they run in their process",
         "explanations of Alibi, ART and AIX, transformers, pipelines, notebooks": "need a cluster, or other servers",
     },

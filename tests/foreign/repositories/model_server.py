@@ -198,7 +198,7 @@ REPOSITORY = Repository(
     {
         "`config_benchmark.json`, `config_gpu_face_detection_adas.json`": ABSENT,
         "`emptyConfig.json`, `emptyConfigWithMetrics.json`": "name no model, and a server without one does not begin",
-        "`demos/*` and clients of TensorFlow Serving's API": "download their models, or speak that API, which is not served",
+        "`demos/*`": "download their models. The samples of TensorFlow Serving's API: docs/dialects/tfserving.md",
         "`demos/common/stream_client`": "a library of the demos, which needs ffmpeg",
     },
 )

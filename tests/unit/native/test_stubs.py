@@ -63,7 +63,7 @@ def test_module_that_is_not_cython_stops_the_build(stubs, stub_of, capfd):
 
 
 def test_stubs_are_written_once_and_without_their_module_removed(stubs, tmp_path, monkeypatch):
-    monkeypatch.setattr(stubs, "MODULES", tmp_path)
+    monkeypatch.setattr(stubs, "MODULES", (tmp_path,))
     source, left = tmp_path / "a" / "one.pyx", tmp_path / "a" / "other.pyi"
     source.parent.mkdir()
     source.write_text("X = 1\n")
