@@ -16,9 +16,8 @@ from tests.support.paths import ROOT
 
 PAGE = (ROOT / "docs/dialects/tfserving.md").read_text()
 BLOCKS = {
-    kind: [re.sub("^    ", "", text, flags=re.MULTILINE) for text in found]
+    kind: re.findall(rf"^```{kind}[^\n]*\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
     for kind in ("text", "sh", "json", "python")
-    if (found := re.findall(rf"^ *```{kind}[^\n]*\n(.*?)^ *```$", PAGE, re.MULTILINE | re.DOTALL))
 }
 HALF = "def inference(x):\n    return {'y': x / 2}\n"
 YAML = """
