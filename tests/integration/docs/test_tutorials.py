@@ -42,6 +42,7 @@ PACKAGES = (
     "hibari",
     "soundfile",
     "soxr",
+    "rapidocr_onnxruntime",
 )
 
 
