@@ -154,7 +154,7 @@ def test_no_setting_collides_with_a_kubernetes_variable():
     [
         ([], "none", ["no such file"]),
         (["weights.pth"], "weights.pth", ["weights.pth", "model.yaml", "class:"]),
-        (["notes.txt"], "notes.txt", ["notes.txt", ".onnx"]),
+        (["notes.md"], "notes.md", ["notes.md", ".onnx"]),
         (["broken.mar"], "broken.mar", ["broken.mar"]),
         (["m/model.yaml"], "m", ["model.yaml", "handler: or a model:"]),
         (["m/weights.pth", "m/model.yml"], "m", ["holds no model", "model.yml is not read"]),
