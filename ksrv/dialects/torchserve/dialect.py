@@ -36,7 +36,7 @@ class TorchServe(Dialect):
 
     def path_hint(self, first_segment: str, served: Mapping[str, Any]) -> str:
         """See `Dialect.path_hint`."""
-        if first_segment in ROUTES and "/ping" not in served:
+        if first_segment in ROUTES and "/predictions/{name}" not in served:
             return "; TorchServe's routes are served with --torchserve-api"
         return ""
 
