@@ -257,7 +257,7 @@ def difference(expected: Answer, got: Answer, tolerance: float) -> str:
             return f"the output {name!r} holds {found.dtype}; recorded is {wanted.dtype}"
         wrong = _wrong(wanted, found, tolerance)
         if wrong.any():
-            index = tuple(int(axis[0]) for axis in np.nonzero(wrong))
+            index = tuple(map(int, np.argwhere(wrong)[0]))
             return (
                 f"the output {name!r} differs in {int(wrong.sum())} of {wrong.size} values; at {list(index)} it is "
                 f"{_shown(found[index])}, recorded is {_shown(wanted[index])}"
