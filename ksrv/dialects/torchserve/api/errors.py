@@ -20,17 +20,23 @@ class PredictionException(Exception):
         return f"{self.message} : {self.error_code}"
 
 
-def deprecated(version: str, replacement: str) -> Callable[[F], F]:
-    """Mark a function that warns when it is called."""
+def deprecated(
+    version: str, replacement: str = "", klass: type[Warning] = PendingDeprecationWarning
+) -> Callable[[F], F]:
+    """Return a decorator; the decorated function warns at each call.
+
+    Args:
+        version: The version that removes the function.
+        replacement: What to use instead.
+        klass: The category of the warning.
+    """
+    instead = f": use {replacement}" if replacement else ""
 
     def mark(function: F) -> F:
         @wraps(function)
         def warn(*arguments: Any, **options: Any) -> Any:
-            warnings.warn(
-                f"{function.__name__} has been deprecated since {version}: use {replacement}",
-                DeprecationWarning,
-                stacklevel=2,
-            )
+            text = f"{function.__name__} is deprecated, and removed in {version}{instead}"
+            warnings.warn(text, klass, stacklevel=2)
             return function(*arguments, **options)
 
         return warn  # type: ignore[return-value]

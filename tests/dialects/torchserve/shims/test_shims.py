@@ -146,3 +146,19 @@ def test_names_of_torchserves_own_tests(tmp_path):
         tmp_path,
     )
     assert done.returncode == 0, done.stderr
+
+
+def test_deprecated_has_torchserves_arguments():
+    done = run(
+        "import warnings\n"
+        "from ts.utils.util import deprecated\n"
+        "plain = deprecated('0.9')(lambda: 1)\n"
+        "chosen = deprecated('0.9', replacement='other', klass=FutureWarning)(lambda: 2)\n"
+        "with warnings.catch_warnings(record=True) as caught:\n"
+        "    warnings.simplefilter('always')\n"
+        "    assert (plain(), chosen()) == (1, 2)\n"
+        "assert [one.category for one in caught] == [PendingDeprecationWarning, FutureWarning]\n"
+        "assert all('0.9' in str(one.message) for one in caught)\n"
+        "assert str(caught[1].message).endswith('use other')\n"
+    )
+    assert done.returncode == 0, done.stderr
