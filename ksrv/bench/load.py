@@ -204,7 +204,7 @@ def _run_processes(
         try:
             ready.wait(READY_SECONDS)
         except threading.BrokenBarrierError:
-            result.get(READY_SECONDS)  # raises the error of the process that was not ready
+            result.get(READY_SECONDS)  # raises the error of the process that failed
             raise
         with _observing(observe, load, time.monotonic() + START_SECONDS):
             samples, *others = result.get()
@@ -234,6 +234,8 @@ def _share_of_process(
         with _ready_senders(endpoint, operations, load, process) as senders:
             _StartBarrier.ready.wait(READY_SECONDS)
             return _run_share(senders, load, process, time.monotonic() + START_SECONDS)
+    except threading.BrokenBarrierError:
+        return Samples()  # another process has failed, and raises its error
     except BaseException:
         _StartBarrier.ready.abort()  # the others must not wait for this process
         raise

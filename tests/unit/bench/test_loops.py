@@ -1,10 +1,13 @@
 """The closed and the open loop, with functions as connections."""
 
+import contextlib
+import multiprocessing
 import time
 
 import numpy as np
 import pytest
 
+from ksrv.bench import load as loads
 from ksrv.bench.load import Load, Samples, closed_loop, due_times, open_loop
 from ksrv.bench.report import remarks, result_of, table
 from ksrv.client import ConnectionFailed, InvalidRequest
@@ -121,3 +124,20 @@ def test_samples_of_processes_are_added():
     one.add(other)
     assert (one.latencies.tolist(), one.waits.tolist(), one.client_cpu) == ([1, 2], [3, 4], 3)
     assert one.errors == {"400": 3} and one.example == "x" and one.seconds == 3
+
+
+def test_the_error_of_the_failing_process_is_raised(monkeypatch):
+    """The other processes wait for it, and find only that the common begin is off."""
+
+    def ready_senders(endpoint, operations, load, process):
+        if process == load.processes - 1:
+            time.sleep(0.02)
+            raise FileNotFoundError("no certificate")
+        return contextlib.nullcontext([])
+
+    fork = multiprocessing.get_context("fork")
+    monkeypatch.setattr(loads.multiprocessing, "get_context", lambda _: fork)
+    monkeypatch.setattr(loads, "_ready_senders", ready_senders)
+    for _ in range(6):
+        with pytest.raises(FileNotFoundError, match="no certificate"):
+            loads.run(loads.Endpoint("http://127.0.0.1:1"), [], Load(4, processes=4, seconds=0.1))
