@@ -20,6 +20,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cache
 from types import ModuleType
 from typing import Any
 
@@ -32,7 +33,7 @@ STALL_S = 30.0
 wait for a lock of the waiting thread."""
 
 LEAST_SHARE = 0.01
-"""The share of a processor that an import uses at least, even on a busy machine. An import that uses less hangs."""
+"""The share of a processor that an import uses at least, even on a busy machine. An import that uses less is taken to hang."""
 
 Find = Callable[[str, Callable[..., ModuleType]], ModuleType]
 
@@ -53,8 +54,9 @@ class ImportLock:
         self._changed = threading.Condition()
         self._holder = ""  # the module or model of the holder; "" if the lock is free
         self._clock = time.CLOCK_THREAD_CPUTIME_ID  # the processor time of the holder's thread
-        # Waiters give up at `_until_s` (monotonic). It is put off while the holder computes, until its processor time
-        # reaches `_most_s`. `_computed_s` is its processor time at the last check.
+        # Waiters give up at `_until_s` (monotonic), `_patience_s` after the last progress. It is put off while the
+        # holder computes, at most until the holder's processor time reaches `_most_s`. `_computed_s` is the holder's
+        # processor time at the last check.
         self._until_s = self._patience_s = 0.0
         self._computed_s = self._most_s = 0.0
 
@@ -64,7 +66,7 @@ class ImportLock:
         Args:
             name: The module or model of the caller, for the log.
             patience_s: How long other threads wait for the caller without progress. If the caller computes, they wait
-                longer, until it has used so many seconds of processor time.
+                longer, until it has used `patience_s` of processor time.
 
         Returns:
             Whether the lock was taken. False if its holder makes no progress: the caller continues without the lock.
@@ -141,7 +143,8 @@ _find_unlocked: Find = _bootstrap._find_and_load
 @contextmanager
 def locked_imports() -> Iterator[None]:
     """Make imports of this thread take the import lock in this block. In a batch they always take it."""
-    _install()
+    with _installing:
+        _install()
     before, _thread.runs_model = _thread.runs_model, True
     try:
         yield
@@ -154,18 +157,19 @@ def is_importing() -> bool:
     return _thread.importing
 
 
+@cache
 def _install() -> None:
-    """Wrap the function that Python calls, for every form of import, to load a module that is not loaded."""
+    """Wrap the function that Python calls, for every form of import, to load a module that is not loaded.
+
+    It is wrapped only once: a tool that wraps it later calls this wrapper, which must not call the tool's in turn.
+    """
     global _find_unlocked
-    with _installing:
-        if _bootstrap._find_and_load is _find_and_load:
-            return
-        _find_unlocked = _bootstrap._find_and_load
-        # Python removes frames of importlib's file from the tracebacks of failed imports.
-        file = _find_unlocked.__code__.co_filename
-        _find_and_load.__code__ = _find_and_load.__code__.replace(co_filename=file)
-        _bootstrap._find_and_load = _find_and_load
-        os.register_at_fork(after_in_child=_lock.reset)
+    _find_unlocked = _bootstrap._find_and_load
+    # Python removes frames of importlib's file from the tracebacks of failed imports.
+    file = _find_unlocked.__code__.co_filename
+    _find_and_load.__code__ = _find_and_load.__code__.replace(co_filename=file)
+    _bootstrap._find_and_load = _find_and_load
+    os.register_at_fork(after_in_child=_lock.reset)
 
 
 def _find_and_load(name: str, import_: Callable[..., ModuleType]) -> ModuleType:
@@ -188,6 +192,7 @@ def _find_and_load(name: str, import_: Callable[..., ModuleType]) -> ModuleType:
 
 
 def _is_loaded(name: str) -> bool:
+    """Return whether the module is loaded completely: then its import needs no lock."""
     module = sys.modules.get(name)
     spec = getattr(module, "__spec__", None)
     return module is not None and not getattr(spec, "_initializing", False)

@@ -91,3 +91,25 @@ def test_tracebacks_hide_the_import_lock(tmp_path, monkeypatch):
         import outer_part  # noqa: F401
     shown = [frame.filename for frame in traceback.extract_tb(caught.value.__traceback__)]
     assert shown == [__file__, str(tmp_path / "outer_part.py"), str(tmp_path / "inner_part.py")]
+
+
+def test_tool_that_wraps_imports_later_is_not_called_in_a_circle():
+    program = """
+import importlib._bootstrap as bootstrap
+from ksrv.handlers.imports.import_lock import locked_imports
+
+with locked_imports():
+    pass
+wrapped, names = bootstrap._find_and_load, []
+def find(name, import_):
+    names.append(name)
+    return wrapped(name, import_)
+bootstrap._find_and_load = find
+with locked_imports():
+    import wave
+assert names.count("wave") == 1, names
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=20
+    )
+    assert done.returncode == 0, done.stderr
