@@ -70,7 +70,7 @@ def app(
         num_replicas: How many replicas, 1 unless given; not together with `autoscaling`.
         autoscaling: Keys of Ray Serve's `AutoscalingConfig`: min_replicas, max_replicas,
             target_ongoing_requests, ...; the load of a replica is the requests that wait and run in it.
-        settings: Any setting of `ksrv serve`, nested settings as mappings. By default the servers listen on the
+        settings: Any setting of `ksrv serve` but `models`, nested settings as mappings. By default the servers listen on the
             node's address, on free ports. Beyond loopback a token file, client certificates or
             `insecure` must be among them, as with `ksrv serve`.
         actor: Ray Serve's `ray_actor_options`: num_cpus (1 unless given), num_gpus, resources,
@@ -83,17 +83,24 @@ def app(
         The application, for `ray.serve.run` or a Serve config file.
 
     Raises:
-        SettingsError: A setting is unknown or cannot have its value.
+        SettingsError: A setting is unknown or cannot have its value, or `num_replicas` and `autoscaling` are both given.
         ModuleNotFoundError: Ray is not installed (extra `ray`).
     """
-    serve = ray_serve()
     paths = [models] if isinstance(models, str | Path) else list(models)
     flags = {
         key: str(value) if isinstance(value, Path) else value
         for key, value in by_dotted_key(settings or {}).items()
     }
+    if "models" in flags:
+        raise SettingsError(
+            "the settings have the key 'models'; expected other settings; give the models as the argument `models`"
+        )
+    if num_replicas is not None and autoscaling is not None:
+        raise SettingsError(
+            "num_replicas and autoscaling are both given; expected one; leave one out"
+        )
     resolved = resolve(flags, environment={})
-    server_settings = resolved.settings
+    server_settings, serve = resolved.settings, ray_serve()
     # The server gets one half of STOP_SECONDS. The other half is for the replica, which first withdraws its address.
     stop_seconds = server_settings.drain_delay + server_settings.stop_timeout + STOP_SECONDS / 2
     chosen: dict[str, Any] = {
@@ -108,10 +115,10 @@ def app(
         "graceful_shutdown_timeout_s": stop_seconds + STOP_SECONDS / 2 + RAY_DRAIN_SECONDS,
         "ray_actor_options": {"num_cpus": 1, **(actor or {})},
     }
-    if autoscaling is not None:
-        chosen["autoscaling_config"] = _autoscaling(autoscaling, server_settings)
-    if num_replicas is not None or autoscaling is None:
+    if autoscaling is None:
         chosen["num_replicas"] = 1 if num_replicas is None else num_replicas
+    else:
+        chosen["autoscaling_config"] = _autoscaling(autoscaling, server_settings)
     environment = (actor or {}).get("runtime_env")
     # A second deployment of the application: the replicas report their addresses to it.
     addresses = address_list({} if environment is None else {"runtime_env": environment})

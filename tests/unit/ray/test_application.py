@@ -58,14 +58,24 @@ def test_options_of_ray_win():
     assert deployment.ray_actor_options["num_cpus"] == 2
 
 
-@pytest.mark.usefixtures("with_ray")
 @pytest.mark.parametrize(
     "settings",
-    [{"unknown": 1}, {"limits": {"unknown": 1}}, {"workers": 0}, {"limits": {"body": "x"}}],
+    [
+        {"unknown": 1},
+        {"limits": {"unknown": 1}},
+        {"workers": 0},
+        {"limits": {"body": "x"}},
+        {"models": ["other"]},
+    ],
 )
 def test_invalid_settings_are_refused(settings):
     with pytest.raises(SettingsError):
         app("models", settings=settings)
+
+
+def test_number_of_replicas_and_autoscaling_are_refused_together():
+    with pytest.raises(SettingsError, match="num_replicas and autoscaling"):
+        app("models", num_replicas=2, autoscaling={"max_replicas": 3})
 
 
 @pytest.mark.usefixtures("with_ray")
