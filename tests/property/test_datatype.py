@@ -93,3 +93,12 @@ def test_a_dimension_is_an_int(entry):
 def test_unknown_names_are_no_datatype(name):
     with pytest.raises(KeyError):
         datatype.sizes(name, [1])
+
+
+def test_sequence_with_a_wrong_length_is_counted():
+    class Short(list):
+        def __len__(self):
+            return 1
+
+    assert found("FP32", Short([1] * 40), NO_LIMIT).startswith("the shape has 40 dimensions")
+    assert found("FP32", Short([2, 3]), NO_LIMIT) == (6, 24)

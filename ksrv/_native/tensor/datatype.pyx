@@ -27,7 +27,7 @@ DTYPES: tuple[numpy.dtype[Any] | None, ...] = tuple([
     numpy.dtype((<bytes>DATATYPES[i].dtype).decode()) if DATATYPES[i].dtype[0] else None
     for i in range(<int>DT_COUNT)
 ])
-"""The numpy dtypes in the order of NAMES: for BF16 of its bit patterns, for BYTES None."""
+"""The numpy dtypes of NAMES: BF16 as its bit patterns (uint16), BYTES as None."""
 
 TENSOR_NAMES: dict[str, str] = {
     name: (<bytes>DATATYPES[i].tensor_name).decode()
@@ -73,6 +73,7 @@ def sizes(
     cdef object entry
     if dt == DT_INVALID:
         raise KeyError(datatype)
+    shape = tuple(shape)  # the `__len__` of any other sequence may not be the number of its entries
     if len(shape) > RANK_LIMIT:
         raise ShapeError(
             f"the shape has {len(shape)} dimensions, and at most {RANK_LIMIT} are allowed"
