@@ -8,6 +8,9 @@ import subprocess
 import pytest
 import requests
 
+from ksrv.images.geometry import Geometry
+from ksrv.model.spec import ImageSpec, ModelSpec, TensorSpec
+from ksrv.protocol.metadata import model_metadata
 from ksrv.server.page.files import FOLDER, SECURITY_HEADERS
 from ksrv.testing import Server
 from tests.support.models import write_double
@@ -104,15 +107,115 @@ def test_the_metadata_tells_the_labels(tmp_path):
         assert "properties" not in requests.get(f"{server.url}/v2/models/double", timeout=30).json()
 
 
-@pytest.mark.parametrize("name", ["jpeg", "webp", "tiff"])
-def test_file_of_an_accepted_format_is_sent_unchanged(tmp_path, name):
+@pytest.fixture
+def run_js(tmp_path):
+    """Run a module beside the page's files, and return what it prints."""
     node = shutil.which("node") or pytest.skip("Node.js is not installed")
     shutil.copytree(FOLDER, tmp_path / "static")
     (tmp_path / "package.json").write_text('{"type": "module"}')
-    (tmp_path / "main.js").write_text(
+
+    def run(code):
+        main = tmp_path / "main.js"
+        main.write_text(code)
+        done = subprocess.run([node, main], capture_output=True, text=True, timeout=60, check=False)
+        assert done.stderr == ""
+        return done.stdout
+
+    return run
+
+
+@pytest.mark.parametrize("name", ["jpeg", "webp", "tiff"])
+def test_file_of_an_accepted_format_is_sent_unchanged(run_js, name):
+    printed = run_js(
         'import { readable } from "./static/pictures.js";\n'
         f'const file = new Blob(["x"], {{ type: "image/{name}" }});\n'
         f'console.log(await readable(file, {{ formats: "bmp,{name}" }}) === file);\n'
     )
-    done = subprocess.run([node, tmp_path / "main.js"], capture_output=True, text=True, timeout=60)
-    assert (done.stdout, done.stderr) == ("true\n", "")
+    assert printed == "true\n"
+
+
+# The parts of a browser that `readable` uses: they tell how the picture was read.
+BROWSER_PARTS = """
+let orientation = "";
+globalThis.createImageBitmap = async (file, options) => {
+  orientation = options?.imageOrientation ?? "from-image";
+  return { width: 2, height: 1, close() {} };
+};
+globalThis.OffscreenCanvas = class {
+  getContext() { return { drawImage() {} }; }
+  async convertToBlob({ type }) {
+    if (broken) throw new Error("cannot be encoded");
+    return new Blob([orientation], { type });
+  }
+};
+globalThis.document = { createElement: () => ({
+  getContext: () => ({ drawImage() {} }),
+  toBlob(resolve, type) { resolve(broken ? null : new Blob([orientation], { type })); },
+}) };
+const file = new File(["x"], "a.b.gif", { type: "image/gif" });
+"""
+
+
+@pytest.mark.parametrize(("exif", "turned"), [("ignore", "none"), ("apply", "from-image")])
+def test_converted_picture_is_turned_as_the_model_turns_it(run_js, exif, turned):
+    printed = run_js(
+        'import { readable } from "./static/pictures.js";\nconst broken = false;' + BROWSER_PARTS +
+        f'const sent = await readable(file, {{ formats: "jpeg,png", exif: "{exif}" }});\n'
+        "console.log(sent.name, sent.type, await sent.text());\n"
+    )  # fmt: skip
+    assert printed == f"a.b.png image/png {turned}\n"
+
+
+def test_picture_that_cannot_be_converted_is_no_file(run_js):
+    printed = run_js(
+        'import { readable } from "./static/pictures.js";\nconst broken = true;' + BROWSER_PARTS +
+        'const failed = (error) => error.message;\n'
+        'console.log(await readable(file, { exif: "ignore" }).catch(failed));\n'
+    )  # fmt: skip
+    assert printed == "cannot be encoded\n"
+
+
+@pytest.mark.parametrize(
+    ("keys", "sides"),
+    [
+        ({}, (-1, -1)),
+        ({}, (224, 160)),
+        ({}, ((100, 200), (32, 640))),
+        ({}, (48, -1)),
+        ({}, (-1, 48)),
+        ({"multiple": 32}, (-1, -1)),
+        ({"resize": "none"}, (-1, -1)),
+        ({"shorter_side": 224}, (-1, -1)),
+        ({"shorter_side": 256}, (224, 224)),
+        ({"shorter_side": 800, "max_side": 1333, "resize": "pillow"}, (-1, -1)),
+        ({"resize_to": (256, 300)}, (224, 224)),
+        ({"min_side": 736, "multiple": 32, "rounding": "nearest"}, (-1, -1)),
+        ({"max_side": 960, "multiple": 32}, (-1, -1)),
+        ({"resize": "letterbox"}, (640, 640)),
+        ({"resize": "letterbox", "align": "start"}, (640, 512)),
+        ({"resize": "letterbox", "max_side": 640, "multiple": 32}, (-1, -1)),
+        ({"resize": "letterbox", "rounding": "up"}, (48, (32, 320))),
+        ({"resize": "letterbox"}, (48, -1)),
+    ],
+)
+def test_the_page_draws_over_the_part_that_the_model_reads(run_js, keys, sides):
+    image = ImageSpec(**keys)
+    tensor = TensorSpec("x", "UINT8", (-1, *sides, 3), image=image)
+    document = model_metadata(ModelSpec("m", inputs=(tensor,)), [])
+    geometry = Geometry(image, sides)
+    sizes = [(500, 1000), (1000, 500), (333, 777), (51, 40), (1, 3000), (640, 640), (427, 640)]
+    pictures = json.dumps([{"height": height, "width": width} for height, width in sizes])
+    printed = run_js(
+        'import { imageOf, seenBy } from "./static/geometry.js";\n'
+        f'const image = imageOf({json.dumps(document["properties"])}, "x");\n'
+        f"console.log(JSON.stringify({pictures}.map((one) => seenBy(one, image))));\n"
+    )
+    for size, seen in zip(sizes, json.loads(printed), strict=True):
+        row = geometry.row(size)
+        placement = geometry.placement(size, row)
+        assert (seen["rows"], seen["columns"]) == row
+        # The borders of the row, in pixels of the picture.
+        left, top = -placement.left / placement.scale_x, -placement.top / placement.scale_y
+        width, height = row[1] / placement.scale_x, row[0] / placement.scale_y
+        found = [seen[key] for key in ("x", "y", "width", "height")]
+        assert found == pytest.approx([left, top, width, height])

@@ -12,22 +12,24 @@ export function readPicture(file, image) {
   return createImageBitmap(file, { imageOrientation: turned ? "from-image" : "none" });
 }
 
-/** The file itself where the server reads its format, else the same picture as a PNG. */
+/**
+ * The file itself if the server reads its format, else the same picture as a PNG or JPEG. `image` is not null. Fails if
+ * the browser cannot read or write the picture.
+ */
 export async function readable(file, image) {
   const formats = (image.formats ?? "jpeg,png").split(",").map((name) => `image/${name}`);
   if (formats.includes(file.type) || !file.type.startsWith("image/")) return file;
-  const bitmap = await createImageBitmap(file);
-  const canvas = document.createElement("canvas");
-  canvas.width = bitmap.width;
-  canvas.height = bitmap.height;
+  // The PNG has no orientation: the picture is turned here if the model would turn the file.
+  const bitmap = await readPicture(file, image);
+  const canvas = new OffscreenCanvas(bitmap.width, bitmap.height);
   canvas.getContext("2d").drawImage(bitmap, 0, 0);
   bitmap.close();
   const type = formats.includes("image/png") ? "image/png" : "image/jpeg";
-  const blob = await new Promise((resolve) => { canvas.toBlob(resolve, type); });
+  const blob = await canvas.convertToBlob({ type });
   return new File([blob], `${file.name.replace(/\.\w*$/, "")}.${type.slice(6)}`, { type });
 }
 
-/** A canvas with a picture, not larger than the page needs. */
+/** A picture on a canvas that is not larger than the page needs: `{ canvas, context, scale }`. */
 export function canvasOf(bitmap, most = 900) {
   const scale = Math.min(1, most / Math.max(bitmap.width, bitmap.height));
   const canvas = element("canvas");
@@ -39,7 +41,7 @@ export function canvasOf(bitmap, most = 900) {
 }
 
 /**
- * A place for files.
+ * A field to which files are dropped, pasted or chosen.
  *
  * @param {string} text - what to choose
  * @param {Object} options - `accept` and `multiple` of the file dialog; `changed` is given the files
