@@ -21,7 +21,7 @@ from ksrv.protocol.protobuf import length_prefix
 log = logging.getLogger(__name__)
 
 EXPORT_INTERVAL_S = 0.1
-"""Short, so that the log, which has room for 16 MiB, overflows only if sending is slow."""
+"""Short, so that the native buffer of spans (16 MiB) overflows only if sending is slow."""
 STOP_S = 10.0
 """How long the last spans may take to be sent when the server ends."""
 
@@ -29,7 +29,10 @@ _EXPORTER_MODULE: Any = trace_exporter
 
 
 class _EncodedSpans(list[Any]):
-    """The parts of a message to the collector in place of its spans, for `OTLPSpanExporter.export`."""
+    """The parts of a message to the collector in place of its spans, for `OTLPSpanExporter.export`.
+
+    It is a list, because `export` counts what it is given by `len`.
+    """
 
     def SerializePartialToString(self) -> bytes:  # noqa: N802  the name that protobuf gives it
         """Return the message."""
@@ -53,11 +56,12 @@ class SpanExport:
         scope = InstrumentationScope("ksrv")
         context = SpanContext(1, 1, False)
         span = ReadableSpan("", context, resource=resource, instrumentation_scope=scope)
-        (made,) = encode_spans([span]).resource_spans
-        made.scope_spans[0].ClearField("spans")
-        self._scope = made.scope_spans[0].SerializeToString()
-        made.ClearField("scope_spans")
-        self._resource = made.SerializeToString()
+        # An empty span is encoded once. What it has around it, the resource and the scope, is kept.
+        (resource_spans,) = encode_spans([span]).resource_spans
+        resource_spans.scope_spans[0].ClearField("spans")
+        self._scope = resource_spans.scope_spans[0].SerializeToString()
+        resource_spans.ClearField("scope_spans")
+        self._resource = resource_spans.SerializeToString()
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name="ksrv-spans", daemon=True)
         self._thread.start()
@@ -69,9 +73,11 @@ class SpanExport:
 
     def _export(self) -> None:
         if spans := take_spans():
-            of_scope = length_prefix(2, len(self._scope) + len(spans)) + self._scope
-            length = len(self._resource) + len(of_scope) + len(spans)
-            parts = length_prefix(1, length), self._resource, of_scope, spans
+            # ExportTraceServiceRequest.resource_spans (1) = a resource and ResourceSpans.scope_spans (2) = a scope and
+            # spans. The spans are last, so that they follow the rest unchanged.
+            scope_head = length_prefix(2, len(self._scope) + len(spans)) + self._scope
+            length = len(self._resource) + len(scope_head) + len(spans)
+            parts = length_prefix(1, length), self._resource, scope_head, spans
             try:
                 self._exporter.export(_EncodedSpans(parts))
             except Exception:

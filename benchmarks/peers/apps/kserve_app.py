@@ -16,7 +16,7 @@ class Work(Model):
         self.ready = True
 
     def predict(self, payload: Any, headers: Any = None, response_headers: Any = None) -> Any:
-        if not isinstance(payload, InferRequest):
+        if not isinstance(payload, InferRequest):  # JSON instances of V1: only W6 is called by it
             rows = np.array(payload["instances"], np.float32)
             return {"predictions": self.model.run(rows).tolist()}
         x = payload.inputs[0].as_numpy()
@@ -27,13 +27,14 @@ class Work(Model):
         else:
             y = first_ten(x) if self.name == "w2" else x
         output = InferOutput("y", list(y.shape), "FP32")
+        # Binary unless the request names outputs and does not ask for binary; gRPC always has raw contents.
         binary = payload.request_outputs is None or payload.use_binary_outputs
         output.set_data_from_numpy(y, binary_data=bool(binary) or payload.from_grpc)
         return InferResponse(payload.id or "", self.name, [output], from_grpc=payload.from_grpc,
                              use_binary_outputs=True)  # fmt: skip
 
 
-if __name__ == "__main__":  # it reads the command line itself
+if __name__ == "__main__":  # kserve itself reads the command line
     server = ModelServer(enable_latency_logging=False)
-    logging.disable(logging.INFO)  # it would log each request three times
+    logging.disable(logging.INFO)  # KServe would log each request three times
     server.start([Work(f"w{number}") for number in range(1, 7)])

@@ -28,23 +28,28 @@ cdef class RequestBatch(ExecutorInputs):
     cdef vector[InputSignature] parsed_signatures
     cdef uint64_t block_rows, count  # rows that the blocks have room for, and rows that they have
     cdef uint64_t row_length      # of padded rows
-    cdef uint64_t largest         # of the first dimensions of arrays, which need not be batched
+    # The largest first dimension of an input's array; not the rows if an input is not batched.
+    cdef uint64_t largest
     cdef public object model
-    cdef public object lease
+    cdef public object lease      # returns a writable block
     # The record of a batch that was dispatched to a handler process, else None.
     cdef object dispatched
-    cdef public int attempts
-    cdef public int64_t spent_ns
-    cdef public int64_t ran_ns
-    cdef readonly object references  # to the inputs before the batch ran, or None
+    cdef public int attempts      # how many executors died while they ran the batch
+    cdef public int64_t spent_ns  # to join the rows
+    cdef public int64_t ran_ns    # in the executor
+    # The counts of the references to the inputs, taken before the batch ran; None without counts.
+    cdef readonly object references
 
     cdef list read  # the requests in Python, once a handler has asked for them, else None
 
-    # As `inputs`. If the references to the inputs of fast-path requests are not counted, and their
-    # answers cannot be copied, an answer made of the inputs counts as shared.
+    # Joins the rows of the requests that have not joined yet, and sets the tensors.
+    # `counts_references`: count the references to the inputs, so that `answer` can tell whether an
+    # output refers to an input. The references of parsed requests are always counted. Without
+    # counts, an output in the memory of an input is copied before it is sent.
     cdef int prepare(self, bint counts_references) except -1
 
-    # As `answer`. Returns whether the answers were copied from the outputs.
+    # Answers the requests: natively if all came by the fast path and the outputs fit it, else in
+    # Python (`model.answer`). Returns whether the answers were copied from the outputs.
     cdef bint reply(self, ExecutorOutputs outputs, Queue queue, Stats stats, bint later) except -1
 
     # Copies the rows of added requests into the batch's blocks. Returns the requests whose images

@@ -10,7 +10,7 @@ MOST_SEQUENCES = 500
 IDLE_MS = 5 * 60_000
 """The idle timeout: how often OpenVINO Model Server looks for idle sequences by default."""
 A_DAY_MS = 24 * 60 * 60_000
-"""The idle timeout with `idle_sequence_cleanup: false`, because sequences in ksrv always have one."""
+"""The idle timeout with `idle_sequence_cleanup: false`, because ksrv has no sequences without an idle timeout."""
 
 _ONLY_WITH_STATE = ("idle_sequence_cleanup", "low_latency_transformation", "max_sequence_number")
 
@@ -28,8 +28,8 @@ def read_sequences(keys: ModelKeys, report: Report) -> SequenceLimits | None:
         several_rows=True,  # the state has as many rows as the request
     )
     report.applied["stateful"] = (
-        f"requests say by the parameters sequence_id, sequence_start and sequence_end what sequence_id and "
-        f"sequence_control_input say; {limits.max} sequences may be open, and one ends after "
+        f"the request parameters sequence_id, sequence_start and sequence_end replace OpenVINO Model Server's inputs "
+        f"sequence_id and sequence_control_input; {limits.max} sequences may be open, and one ends after "
         f"{limits.idle_timeout_ms} ms without a request"
     )
     if keys.low_latency_transformation:

@@ -220,9 +220,13 @@ class Instance(InstanceRunner):
             self._allow_inline(False)
         # How long to wait for the next requests of clients that the last batch has answered together.
         regroup_ns = 0
-        # Handles; True: a batch is ready to be run; None: the queue is closed and empty. From the dispatcher also a
-        # number: the running batch has a message for Python; or a `DispatchedRun`, which Python must finish. An empty
-        # list: the thread was woken without work, because the executor died.
+        # What there is to do:
+        # - None: nothing more; the queue is closed and empty.
+        # - A number, only from the dispatcher: the running batch of this number has a message from its process.
+        # - A `DispatchedRun`, only from the dispatcher: Python must finish this batch of the ring.
+        # - True: the host has a batch that is ready to be run.
+        # - Handles: the requests of a new batch.
+        # - An empty list: nothing; the thread was woken because the executor died.
         taken: Any
         while True:
             dispatcher = self._take_dispatcher(room)
@@ -237,6 +241,7 @@ class Instance(InstanceRunner):
             if type(taken) is int and dispatcher is not None:
                 if dispatcher.ring.batches.take_message(taken, partial(self._caller, dispatcher)):
                     continue  # the batch still runs
+                # It has its answer, or its process is ending: `hand_over` returns a `DispatchedRun`, finished below.
                 taken = dispatcher.hand_over()
             if type(taken) is DispatchedRun:
                 self._finish_dispatched(taken)
@@ -246,6 +251,7 @@ class Instance(InstanceRunner):
                 if self._restarts.due and not self._restarts.restart():
                     break
                 continue
+            # A request that runs alone, because its images are slow to decode: they are decoded on another thread.
             if taken is not True and taken and taken[0].batch_key >= FIRST_UNSHARED_KEY:
                 host.decode_slow(taken)
                 continue

@@ -31,12 +31,12 @@ def _generate_body(spec: ModelSpec) -> Document:
 
 def _plain_schema(tensor: TensorSpec) -> Document:
     """Return the schema of an input in plain JSON: the value of one row, or a list with the values of several rows."""
-    kind = "string" if tensor.datatype == "BYTES" or tensor.image is not None else "number"
-    kind = "boolean" if tensor.datatype == "BOOL" else kind
-    shown = f"{tensor.datatype} of the shape {list(tensor.wire_shape)}"
     if tensor.image is not None:
         return {"type": "string", "description": "A picture in base64, or a data URL."}
-    value: Document = {"type": kind}
+    shown = f"{tensor.datatype} of the shape {list(tensor.wire_shape)}"
+    value: Document = {
+        "type": {"BYTES": "string", "BOOL": "boolean"}.get(tensor.datatype, "number")
+    }
     for _ in tensor.shape[1 if tensor.batched else 0 :]:
         value = {"type": "array", "items": value}
     if not tensor.batched:
@@ -50,6 +50,7 @@ def _plain_example(spec: ModelSpec) -> Document | None:
     values = example_values(spec)
     if values is None:
         return None
+    # `example_values` has a list with one picture for an input of images, batched or not.
     has_rows = {
         entry.name: entry.batched or entry.image is not None for entry in spec.required_inputs
     }
@@ -58,14 +59,12 @@ def _plain_example(spec: ModelSpec) -> Document | None:
 
 
 GENERATE = Operation(
-    "Run {name} by plain JSON",
-    "",
-    lambda spec: json_content({"type": ["object", "array"]}),
-    _generate_body,
+    summary="Run {name} by plain JSON",
+    answer=lambda spec: json_content({"type": ["object", "array"]}),
+    body=_generate_body,
 )
 GENERATE_STREAM = Operation(
-    "Run {name} by plain JSON, part by part",
-    "",
-    lambda spec: {"text/event-stream": {}},
-    _generate_body,
+    summary="Run {name} by plain JSON, part by part",
+    answer=lambda spec: {"text/event-stream": {}},
+    body=_generate_body,
 )
