@@ -82,7 +82,7 @@ class Samples:
             answered in the measured time, in an open loop the requests that were due in it and were sent.
         waits: Seconds that the other requests waited: in a closed loop the requests that were under way at the end
             of the measured time, in an open loop the requests that were due and could not be sent.
-        errors: How many requests failed, by status or kind.
+        errors: How many requests failed after the warm-up, by status or kind, also after the measured time.
         example: The text of the first failure.
         client_cpu: Seconds of CPU that the senders used in the measured time.
         seconds: The time in which the answers in `latencies` arrived.
@@ -117,11 +117,11 @@ class RestSender:
 
     def send(self, index: int) -> None:
         """Send a request and wait for its answer."""
-        place = index % len(self._requests)
+        position = index % len(self._requests)
         deadline = time.monotonic() + self._timeout
-        response = wait(self._pool.send(self._requests[place], deadline))
+        response = wait(self._pool.send(self._requests[position], deadline))
         if response.status != HTTPStatus.OK:
-            answer_of(self._operations[place], response)  # raises the error
+            answer_of(self._operations[position], response)  # raises the error
 
     def close(self) -> None:
         """Close the connection."""
@@ -384,8 +384,8 @@ def _collect(
     cpu = time.process_time() - cpu
     for thread in threads:
         thread.join()
-    starts = np.array([time for record in records for time in record.starts])
-    ends = np.array([time for record in records for time in record.ends])
+    starts = np.array([start for record in records for start in record.starts])
+    ends = np.array([end for record in records for end in record.ends])
     counted = (ends if measure_by_end else starts) >= first
     under_way = ends > last if measure_by_end else np.zeros(len(ends), bool)
     counted &= ~under_way

@@ -33,9 +33,9 @@ class Replayed:
 
     Attributes:
         sent: Requests that were sent.
-        equal: Requests whose answers equal the recorded answers.
+        equal: Requests whose answers equal the recorded answers, or that failed with the recorded error.
         different: Requests whose answers differ.
-        failed: Failed requests by status or exception. A request counts as equal if the record has the same error.
+        failed: Failed requests by status or exception, without requests that failed with the recorded error.
         skipped: Records that were not sent, by the reason.
         examples: The first differences and failures, in words.
         seconds: The duration of the replay.
@@ -168,14 +168,14 @@ def replay(
         def release(_: object) -> None:
             free.release()
 
-        asked = []
+        futures = []
         for record, due_s in zip(records, due, strict=True):
             time.sleep(max(0.0, begun + due_s - time.monotonic()))
             free.acquire()
             future = threads.submit(send, record, due_s)
             future.add_done_callback(release)
-            asked.append(future)
-        for future in asked:
+            futures.append(future)
+        for future in futures:
             future.result()
     result.seconds = time.monotonic() - begun
     return result

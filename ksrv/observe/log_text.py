@@ -21,7 +21,7 @@ def in_quotes(text: str) -> str:
 
 
 def one_line(text: str) -> str:
-    """Return a text in which line breaks, tabs and other unprintable characters are escaped as in Python."""
+    """Return a text whose line breaks and other unprintable characters are escaped as in Python; backslashes stay."""
     if text.isprintable():
         return text
     return "".join(

@@ -56,7 +56,7 @@ class SpanExport:
         scope = InstrumentationScope("ksrv")
         context = SpanContext(1, 1, False)
         span = ReadableSpan("", context, resource=resource, instrumentation_scope=scope)
-        # An empty span is encoded once. What it has around it, the resource and the scope, is kept.
+        # An empty span is encoded once, and its resource and its scope are kept.
         (resource_spans,) = encode_spans([span]).resource_spans
         resource_spans.scope_spans[0].ClearField("spans")
         self._scope = resource_spans.scope_spans[0].SerializeToString()

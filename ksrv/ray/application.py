@@ -16,8 +16,8 @@ STOP_SECONDS = 10.0
 """Longest stop of a replica, in addition to its server's drain delay and stop timeout."""
 RAY_DRAIN_SECONDS = 35.0
 """Assumed longest wait of Ray before it stops a replica: 30 s with HAProxy
-(RAY_SERVE_DIRECT_INGRESS_MIN_DRAINING_PERIOD_S), and 5 s more. Ray's `graceful_shutdown_timeout_s` includes this wait, so
-it is added there."""
+(RAY_SERVE_DIRECT_INGRESS_MIN_DRAINING_PERIOD_S), and 5 s more. Ray's `graceful_shutdown_timeout_s` includes this wait,
+so it is added there."""
 START_SECONDS = 600.0
 """Default time in which a replica's models must be ready."""
 
@@ -70,8 +70,8 @@ def app(
         num_replicas: How many replicas, 1 unless given; not together with `autoscaling`.
         autoscaling: Keys of Ray Serve's `AutoscalingConfig`: min_replicas, max_replicas,
             target_ongoing_requests, ...; the load of a replica is the requests that wait and run in it.
-        settings: Any setting of `ksrv serve` but `models`, nested settings as mappings. By default the servers listen on the
-            node's address, on free ports. Beyond loopback a token file, client certificates or
+        settings: Any setting of `ksrv serve` but `models`, nested settings as mappings. By default the servers listen
+            on the node's address, on free ports. Beyond loopback a token file, client certificates or
             `insecure` must be among them, as with `ksrv serve`.
         actor: Ray Serve's `ray_actor_options`: num_cpus (1 unless given), num_gpus, resources,
             runtime_env, ...
@@ -83,7 +83,7 @@ def app(
         The application, for `ray.serve.run` or a Serve config file.
 
     Raises:
-        SettingsError: A setting is unknown or cannot have its value, or `num_replicas` and `autoscaling` are both given.
+        SettingsError: A setting is unknown or cannot have its value, or `num_replicas` is given beside `autoscaling`.
         ModuleNotFoundError: Ray is not installed (extra `ray`).
     """
     paths = [models] if isinstance(models, str | Path) else list(models)
@@ -107,7 +107,7 @@ def app(
         "name": DEPLOYMENT,
         # The server bounds its queues itself, and needs several requests at once to make batches.
         "max_ongoing_requests": 1000,
-        # A new replica is started before an old replica is stopped, so that clients find an address throughout a redeploy.
+        # A new replica starts before an old replica stops, so that clients find an address throughout a redeploy.
         "max_surge_percent": 25,
         "health_check_period_s": 2.0,
         "health_check_timeout_s": 30.0,

@@ -32,24 +32,28 @@ class TlsContext {
     TlsContext &operator=(const TlsContext &) = delete;
     ~TlsContext();
 
-    // Must be called once, first. On failure, `why` says which setting cannot be used.
+    // Call it once, before `new_session`. On failure, `why` says which setting cannot be used.
     bool set_up(const TlsRules &rules, std::string *why);
 
     SSL *new_session() const noexcept { return openssl.SSL_new(context_); }
 
   private:
+    // The callback for ALPN.
     static int choose_protocol(SSL *, const unsigned char **chosen, unsigned char *length,
                                const unsigned char *offered, unsigned int offered_length,
                                void *context) noexcept;
+    // The callback for ticket keys.
     static int use_ticket_key(SSL *, unsigned char *name, unsigned char *iv, EVP_CIPHER_CTX *, EVP_MAC_CTX *,
                               int is_new) noexcept;
-
+    // Rejects tickets of sessions whose client certificate has expired.
     static int judge_ticket(SSL *, SSL_SESSION *session, const unsigned char *, size_t, int status, void *) noexcept;
 
     // Sends clients the names of the trusted authorities, by which a client with several certificates chooses.
     bool name_authorities(const std::string &authority) noexcept;
 
+    // SSL_CTX_ctrl.
     long control(int what, long value) noexcept;
+    // Sets the options that no rule changes.
     void set_constants() noexcept;
     bool apply(const TlsRules &rules, std::string *why);
     bool set_up_tickets(const TlsRules &rules, std::string *why);

@@ -113,7 +113,7 @@ class Instance(InstanceRunner):
         self._go.set()
 
     def stop(self) -> None:
-        """End the instance if it does not serve yet, and start its executor never again."""
+        """Never start the executor again, and end the thread if it does not serve yet."""
         self._restarts.stopped = True
         self._go.set()
 
@@ -126,7 +126,7 @@ class Instance(InstanceRunner):
         Returns:
             Whether the thread has ended.
         """
-        if self._thread.ident is not None:
+        if self._thread.ident is not None:  # a thread that was not started cannot be joined
             self._thread.join(timeout)
         return not self._thread.is_alive()
 
@@ -157,7 +157,7 @@ class Instance(InstanceRunner):
 
     @property
     def _ring(self) -> WorkerRing | None:
-        """The ring of the executor's process, or None. None if batches are traced: only messages carry the span."""
+        """The ring of the executor's process. None without one, or for traced batches: only messages carry spans."""
         return None if self.tracing is not None else self.executor.ring
 
     def execute(self, batch: ExecutorInputs, deadline_ns: int | None = None) -> ExecutorOutputs:
@@ -220,7 +220,7 @@ class Instance(InstanceRunner):
             self._allow_inline(False)
         # How long to wait for the next requests of clients that the last batch has answered together.
         regroup_ns = 0
-        # What there is to do:
+        # The next work:
         # - None: nothing more; the queue is closed and empty.
         # - A number, only from the dispatcher: the running batch of this number has a message from its process.
         # - A `DispatchedRun`, only from the dispatcher: Python must finish this batch of the ring.

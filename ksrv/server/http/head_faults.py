@@ -11,7 +11,7 @@ class RefusedHead(InvalidRequest):
 
     Args:
         status: The status of the answer.
-        fault: The end of the error's sentence.
+        fault: The reason, which ends the error's sentence.
     """
 
     def __init__(self, status: int, fault: str) -> None:
@@ -24,7 +24,7 @@ def head_error(status: int, fault: str, limits: Limits) -> KsrvError:
 
     Args:
         status: The status of the answer; see `KSRV_HEAD_FAULTS` in native/http/request_head.hpp.
-        fault: The end of the error's sentence; "" for a head that is too long.
+        fault: The reason, which ends the error's sentence; "" for a head that is too long.
         limits: The limits of the server.
     """
     if not fault:

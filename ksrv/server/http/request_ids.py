@@ -18,8 +18,9 @@ class RequestIds:
     """Falcon middleware: chooses each request's id, and adds it to the answer."""
 
     def process_request(self, req: falcon.Request, resp: falcon.Response) -> None:
-        """Choose the id. The native HTTP server has chosen it already, and adds it to the answer itself."""
+        """Choose the id."""
         environ: dict[str, Any] = req.env
+        # The native HTTP server has chosen it already, and adds it to the answer itself.
         if MESSAGE in environ:
             environ[REQUEST_ID] = environ[MESSAGE].request_id
             return

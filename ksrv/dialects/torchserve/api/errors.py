@@ -27,7 +27,7 @@ def deprecated(
 
     Args:
         version: The version that removes the function.
-        replacement: What to use instead.
+        replacement: The function to use instead, if any.
         klass: The category of the warning.
     """
     instead = f": use {replacement}" if replacement else ""

@@ -17,11 +17,11 @@ export function element(name, attributes = {}, ...children) {
   return made;
 }
 
-/** A table with a caption for screen readers; cells are text or nodes. */
+/** A table with a caption for screen readers. Columns are texts, cells are texts or nodes; the first heads its row. */
 export function table(caption, columns, rows) {
   const head = element("tr", {}, ...columns.map((name) => element("th", { scope: "col" }, name)));
   const body = rows.map((cells) =>
-    element("tr", {}, ...cells.map((cell, place) => place === 0
+    element("tr", {}, ...cells.map((cell, index) => index === 0
       ? element("th", { scope: "row" }, cell) : element("td", {}, cell))));
   return element("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": caption },
     element("table", {},
