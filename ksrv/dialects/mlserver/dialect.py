@@ -29,7 +29,8 @@ class MLServer(Dialect):
 
         resource = infer.InferResource(parts)
         resource.stream_type = lambda accept: streams.EVENT_STREAM
-        route_guard.add_model_route(app, "/infer_stream", resource, post=openapi.INFER)
+        described = openapi.INFER._replace(answer=lambda spec: {"text/event-stream": {}})
+        route_guard.add_model_route(app, "/infer_stream", resource, post=described)
 
 
 DIALECT = MLServer()

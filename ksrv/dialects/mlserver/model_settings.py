@@ -42,7 +42,7 @@ class TensorKeys(msgspec.Struct):
     """An entry of `inputs` or `outputs`."""
 
     name: Text
-    datatype: Literal[tuple(name for name in NAMES if name != "BF16")]  # type: ignore[valid-type]
+    datatype: Literal[tuple(known for known in NAMES if known != "BF16")]  # type: ignore[valid-type]
     shape: list[Annotated[int, Meta(ge=-1, le=2**31 - 1)]]
     parameters: dict[str, Any] = {}
 
@@ -133,9 +133,8 @@ def read_model(path: Path, name: str, call_config: str | None = None) -> ModelEn
         parameters=found.extra or {},
         dialect={FORMAT: msgspec.to_builtins(keys) | {"name": name, "parameters": parameters}},
     )
-    version = config.own_version
-    source = ModelSource(name=name, version=version, folder=root, root=root, config=config)
-    return ModelEntry(name, {version: source}, path=path, report=report)
+    made = ModelSource(name=name, version=config.own_version, folder=root, root=root, config=config)
+    return ModelEntry(name, {made.version: made}, path=path, report=report)
 
 
 def _batching(keys: ModelKeys, report: Report) -> JoinPolicy | None:
