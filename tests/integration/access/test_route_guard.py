@@ -34,7 +34,13 @@ CHANGES = {
     "/models/{name}/{version}": {"PUT", "DELETE"},
 }
 """Of paths that others may read, the methods that need control."""
-VALUES = {"name": "double", "version": "1", "region": "r", "url_path:path": "a/b"}
+VALUES = {
+    "name": "double",
+    "version": "1",
+    "label": "stable",
+    "region": "r",
+    "url_path:path": "a/b",
+}
 
 NOBODY = {}
 STRANGER = {"Authorization": "Bearer other"}

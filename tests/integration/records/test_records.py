@@ -477,7 +477,7 @@ class TestReplay:
         with Server(tmp_path) as server, Client(server.http) as client:
             assert client.ready("double")
         (folder / "day.jsonl").write_text('{"time": "now"}\n')
-        with pytest.raises(ServerFailed, match=r"day\.jsonl.*no record"):
+        with pytest.raises(ServerFailed, match=r"day\.jsonl.*not a record"):
             Server(tmp_path).start()
 
 

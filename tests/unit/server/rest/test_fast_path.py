@@ -326,7 +326,7 @@ def test_pushed_requests_always_end(inlined, monkeypatch, broken):
         assert (model.queue.open, PROCESS.held) == (0, 0)
         client.sendall(message("one", {"x": B}))
         assert payload(*read_message(client)[:2])[1].tolist() == B.tolist()
-    assert model.queue.idle == 1
+    wait_until(lambda: model.queue.idle == 1)
 
 
 @pytest.mark.parametrize("is_inline", [True, False])
