@@ -102,7 +102,7 @@ class Estimator(Predictor):
             )
         else:
             shown = list(map(str, names)) if names is not None else unnamed(count)
-            texts = _texts(estimator, list(shown) if names is not None else [])
+            texts = _texts(estimator)
             self.features = tuple(
                 Feature(name, index in texts, texts.get(index, ()), blank=index in texts)
                 for index, name in enumerate(shown)
@@ -194,31 +194,24 @@ def _takes_documents(estimator: Any) -> bool:
     return hasattr(estimator, "build_analyzer")
 
 
-def _texts(step: Any, names: Sequence[str]) -> dict[int, tuple[Any, ...]]:
-    """Return the columns of texts that a step takes, by index, with their categories; () for free texts.
-
-    Args:
-        step: An estimator or a transformer, fitted.
-        names: The names of the columns, if the table has names.
-    """
+def _texts(step: Any) -> dict[int, tuple[Any, ...]]:
+    """Return the columns of texts that a fitted step takes, by index, with their categories; () for free texts."""
     for name in _INNER:
         if hasattr(step, name):
-            return _texts(getattr(step, name), names)
+            return _texts(getattr(step, name))
     if hasattr(step, "steps"):
         for _, one in step.steps:
-            found = _texts(one, names)
+            found = _texts(one)
             if found or type(one).__name__ not in _KEEP_COLUMNS:
                 return found
     if hasattr(step, "transformers_"):
-        return _texts_by_columns(step, names)
+        return _texts_by_columns(step)
     if hasattr(step, "transformer_list"):
         return {
-            at: values
-            for _, one in step.transformer_list
-            for at, values in _texts(one, names).items()
+            at: values for _, one in step.transformer_list for at, values in _texts(one).items()
         }
     if getattr(step, "_preprocessor", None) is not None:  # gradient boosting with categories
-        return _texts(step._preprocessor, names)
+        return _texts(step._preprocessor)
     categories: Iterable[Array] = getattr(step, "categories_", ())
     return {
         index: tuple(values.tolist())
@@ -227,39 +220,15 @@ def _texts(step: Any, names: Sequence[str]) -> dict[int, tuple[Any, ...]]:
     }
 
 
-def _texts_by_columns(step: Any, names: Sequence[str]) -> dict[int, tuple[Any, ...]]:
+def _texts_by_columns(step: Any) -> dict[int, tuple[Any, ...]]:
     """Return the columns of texts of a ColumnTransformer; see `_texts`."""
-    count = step.n_features_in_
     found: dict[int, tuple[Any, ...]] = {}
-    for _, one, given in step.transformers_:
+    for name, one, given in step.transformers_:
         if isinstance(one, str):
             continue
-        columns = _indexes(given, names, count)
+        columns = step._transformer_to_input_indices[name]
         if isinstance(given, str | int) and _takes_documents(one):
             found[columns[0]] = ()
             continue
-        inner = _texts(one, [names[at] for at in columns] if names else ())
-        found |= {columns[at]: values for at, values in inner.items()}
+        found |= {columns[at]: values for at, values in _texts(one).items()}
     return found
-
-
-def _indexes(given: Any, names: Sequence[str], count: int) -> list[int]:
-    """Return the indexes of the columns that a ColumnTransformer gives a transformer."""
-    if isinstance(given, str | int):
-        given = [given]
-    if isinstance(given, slice):
-        return list(range(count))[_slice_of(given, names)]
-    values = np.asarray(given)
-    if values.dtype == bool:
-        return [int(at) for at in np.flatnonzero(values)]
-    return [names.index(str(one)) if isinstance(one, str) else int(one) % count for one in given]
-
-
-def _slice_of(given: slice, names: Sequence[str]) -> slice:
-    """Return a slice of indexes; between names, both ends are in it."""
-    start, stop = given.start, given.stop
-    if isinstance(start, str):
-        start = names.index(start)
-    if isinstance(stop, str):
-        stop = names.index(stop) + 1
-    return slice(start, stop, given.step)
