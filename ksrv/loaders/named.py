@@ -22,7 +22,8 @@ class NamedModel(ABC):
         self.outputs = tuple(outputs)
         self.declared = tuple(declared)
 
-    def __call__(self, *arrays: Array, **named: Array) -> dict[str, Array]:
+    # An input may be called `self`.
+    def __call__(self, /, *arrays: Array, **named: Array) -> dict[str, Array]:
         """Run the model.
 
         Args:

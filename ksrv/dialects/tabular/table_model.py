@@ -135,11 +135,6 @@ class TableModel(NamedModel):
         """The classes in the order of the probabilities; None for a model that is not a classifier."""
         return self.predictor.classes
 
-    # A column may be called `self`.
-    def __call__(self, /, *arrays: Array, **named: Array) -> dict[str, Array]:
-        """See `NamedModel`."""
-        return self.run({**dict(zip(self.inputs, arrays, strict=False)), **named})
-
     def run(self, feeds: Mapping[str, Array]) -> dict[str, Array]:
         """See `NamedModel.run`."""
         if self._takes_matrix:
