@@ -91,6 +91,9 @@ class TableModel(NamedModel):
         wanted: The outputs to return.
 
     Attributes:
+        predictor: The model of the library.
+        estimator: The library's object.
+        features: The columns of the table.
         input_specs: The inputs as clients see them.
         output_specs: The outputs as clients see them.
     """
@@ -101,7 +104,8 @@ class TableModel(NamedModel):
         declared: Sequence[TensorSpec] = (),
         wanted: Collection[str] = (),
     ) -> None:
-        self.predictor = predictor
+        self.predictor, self.estimator = predictor, predictor.estimator
+        self.features = predictor.features
         self.input_specs = tuple(declared) or _input_specs(predictor)
         known = predictor.outputs
         self.output_specs = tuple(one for one in known if one.name in wanted) if wanted else known
@@ -109,31 +113,6 @@ class TableModel(NamedModel):
         super().__init__(
             [one.name for one in self.input_specs], [one.name for one in self.output_specs]
         )
-
-    @property
-    def library(self) -> str:
-        """The library: sklearn, xgboost, lightgbm or catboost."""
-        return self.predictor.library
-
-    @property
-    def estimator(self) -> Any:
-        """The library's object."""
-        return self.predictor.estimator
-
-    @property
-    def features(self) -> tuple[Feature, ...]:
-        """The columns of the table."""
-        return self.predictor.features
-
-    @property
-    def named(self) -> bool:
-        """Whether the file names the columns."""
-        return self.predictor.named
-
-    @property
-    def classes(self) -> Array | None:
-        """The classes in the order of the probabilities; None for a model that is not a classifier."""
-        return self.predictor.classes
 
     def run(self, feeds: Mapping[str, Array]) -> dict[str, Array]:
         """See `NamedModel.run`."""
