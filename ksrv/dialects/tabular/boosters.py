@@ -23,11 +23,13 @@ from ksrv.dialects.tabular.table_model import (
     Predictor,
     Table,
     as_objects,
+    joined,
     tensor,
     unnamed,
 )
 from ksrv.errors import quote
 from ksrv.loaders.loaded import ModelLoadError
+from ksrv.model.datatypes import DTYPES
 from ksrv.request import Array
 
 
@@ -71,13 +73,12 @@ class _Trees(Predictor):
         """Return a table with the codes of categories."""
         if isinstance(table, np.ndarray) and not any(one.categories for one in self.features):
             return table
-        columns = list(table.T) if isinstance(table, np.ndarray) else table
-        coded = np.empty(
-            (len(columns[0]), len(columns)), np.float32 if self.number == "FP32" else np.float64
-        )
-        for index, (feature, column) in enumerate(zip(self.features, columns, strict=True)):
-            coded[:, index] = self._codes(feature, column) if feature.categories else column
-        return coded
+        columns = table.T if isinstance(table, np.ndarray) else table
+        coded = [
+            self._codes(feature, column) if feature.categories else column
+            for feature, column in zip(self.features, columns, strict=True)
+        ]
+        return joined(coded, DTYPES[self.number])
 
     def _codes(self, feature: Feature, column: Array) -> Array:
         codes = {value: float(code) for code, value in enumerate(feature.categories)}
@@ -276,15 +277,10 @@ class CatboostTrees(Predictor):
 
     def predict(self, table: Table, outputs: Collection[str]) -> dict[str, Array]:
         """See `Predictor.predict`."""
-        if not isinstance(table, np.ndarray):
-            rows = np.empty((len(table[0]), len(table)), object)
-            for index, column in enumerate(table):
-                rows[:, index] = column
-            table = rows
         from catboost import Pool
 
         pool = Pool(
-            table,
+            table if isinstance(table, np.ndarray) else joined(table, object),
             cat_features=self._categories,
             text_features=self._texts,
             thread_count=self._threads,

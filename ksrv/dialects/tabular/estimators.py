@@ -20,6 +20,7 @@ from ksrv.dialects.tabular.table_model import (
     Predictor,
     Table,
     as_objects,
+    joined,
     tensor,
     unnamed,
 )
@@ -168,10 +169,7 @@ class Estimator(Predictor):
             # pandas would give texts a type that has no None.
             frame = self._frame(dict(zip(names, columns, strict=True)), dtype=object)
             return frame.astype({one.name: float for one in self.features if not one.text})
-        rows = np.empty((len(columns[0]), len(columns)), object)
-        for index, column in enumerate(columns):
-            rows[:, index] = column
-        return rows
+        return joined(columns, object)
 
 
 def _with_missing(column: Array, categories: Sequence[Any]) -> Array:

@@ -194,10 +194,15 @@ class TableModel(NamedModel):
         dtype = DTYPES[self.predictor.number]
         if isinstance(columns, np.ndarray):
             return np.ascontiguousarray(columns, dtype)
-        table = np.empty((len(columns[0]), len(columns)), dtype)
-        for index, column in enumerate(columns):
-            table[:, index] = column
-        return table
+        return joined(columns, dtype)
+
+
+def joined(columns: Sequence[Array], dtype: Any) -> Array:
+    """Return columns as one array [rows, columns]."""
+    table = np.empty((len(columns[0]), len(columns)), dtype)
+    for index, column in enumerate(columns):
+        table[:, index] = column
+    return table
 
 
 def _rows(table: Table, rows: slice) -> Table:
