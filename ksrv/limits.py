@@ -74,6 +74,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
 _UNITS = {
     "json_depth": "levels",
     "rank": "dimensions",
+    "inputs": "inputs",
+    "parameters": "parameters",
     "chunks": "chunks",
     "inflate_ratio": "times the compressed size",
     "image_pixels": "pixels",

@@ -202,7 +202,7 @@ _TEXTS = {
     ),
     "twice": "{subject}: the key {name} appears twice",
     "missing": "{subject} has no {field}{hint}",
-    "too_many": "{subject} has more than {expected} {field}, the limit",
+    "too_many": "{subject} has more than {expected} {field}, the {limit}",
     "number": "{subject}: the number of {field} at byte {offset} is out of range",
     "duplicate_name": "{place} {name} appears twice (again at index {index})",
     "dimension": (
@@ -238,6 +238,8 @@ _TEXTS = {
     "not_bool": "{subject}: byte {expected} is {received}; a BOOL byte must be 0 or 1",
 }
 """The sentences by the codes of the native reader."""
+_LIMITS = {"outputs": "inputs", "sizes": "size_list", "dimensions": "rank"}
+"""The limit on what the native reader counts, if it has another name."""
 
 
 def _type_fault(error: BodyError, body: memoryview, subject: str) -> str:
@@ -262,7 +264,7 @@ def _syntax_fault(error: BodyError, body: memoryview) -> str:
 
 def _sentence(error: BodyError, body: memoryview) -> str:
     """Return the sentence for a fault."""
-    subject = _subject(error)
+    subject, counted = _subject(error), error.field.partition(" ")[0]
     match error.code:
         case "syntax" | "end" | "control" | "escape" | "utf8":
             return _syntax_fault(error, body)
@@ -282,6 +284,7 @@ def _sentence(error: BodyError, body: memoryview) -> str:
         more=error.expected - error.received,
         kind=_kind(body, error.offset),
         depth=limit_name("json_depth"),
+        limit=limit_name(_LIMITS.get(counted, counted)),
         end=error.offset - _spaces(body, error.offset),
         hint=_NO_INPUTS if error.field == "'inputs'" else "",
     )
@@ -318,7 +321,7 @@ def numbers_fault(
         count: The number of values that the input's shape asks for.
     """
     subject = f"input {quote(name)} (index {index})"
-    where = begin + error.offset
+    value, where = f"{subject}: value {error.count} of 'data'", begin + error.offset
     match error.code:
         case "count":
             text = f"{subject}: the shape asks for {count} values, but 'data' holds {error.count}"
@@ -327,19 +330,13 @@ def numbers_fault(
             text = (
                 f"{subject}: 'data' is not valid JSON: {fault}"
                 if fault
-                else f"{subject}: value {error.count} of 'data' is {_kind(body, where)}; {datatype} "
-                f"takes {_RANGES[datatype]}"
+                else f"{value} is {_kind(body, where)}; {datatype} takes {_RANGES[datatype]}"
             )
         case "fraction":
-            text = (
-                f"{subject}: value {error.count} of 'data' has a fraction or an exponent; {datatype} "
-                f"takes integers from {_RANGES[datatype]}"
-            )
+            takes = f"{datatype} takes integers from {_RANGES[datatype]}"
+            text = f"{value} has a fraction or an exponent; {takes}"
         case "range":
-            text = (
-                f"{subject}: value {error.count} of 'data' is out of range; {datatype} takes "
-                f"{_RANGES[datatype]}"
-            )
+            text = f"{value} is out of range; {datatype} takes {_RANGES[datatype]}"
         case _:
             text = f"{subject}: 'data' is not valid JSON: {_unexpected(body, where)}"
     return InvalidRequest(text)

@@ -19,7 +19,7 @@ from msgspec import Meta
 
 from ksrv.dialects.json_rows import orjson_form, shaped_values
 from ksrv.errors import InvalidRequest, quote
-from ksrv.limits import Limits
+from ksrv.limits import Limits, show_limit
 from ksrv.model.spec import ModelSpec, TensorSpec
 from ksrv.protocol import plain_json
 from ksrv.protocol.accept import JSON_TYPE
@@ -113,7 +113,7 @@ def read_rows(instances: list[Any], spec: ModelSpec, limits: Limits) -> list[Ten
     """
     columns = _columns(instances, spec)
     if len(columns) > limits.inputs:
-        raise InvalidRequest(f"an instance has more than {limits.inputs} inputs, the limit")
+        raise InvalidRequest(f"an instance exceeds the {show_limit('inputs', limits.inputs)}")
     return [
         _tensor(name, rows, index, spec, limits)
         for index, (name, rows) in enumerate(columns.items())
@@ -125,7 +125,7 @@ def _read_columns(inputs: Any, spec: ModelSpec, limits: Limits) -> list[Tensor]:
     if not isinstance(inputs, dict) or inputs.keys() == {B64}:
         inputs = {_only_input(spec): inputs}
     if len(inputs) > limits.inputs:
-        raise InvalidRequest(f"the request has more than {limits.inputs} inputs, the limit")
+        raise InvalidRequest(f"the request exceeds the {show_limit('inputs', limits.inputs)}")
     return [
         plain_json.read_value(declared, value, index, limits).tensor
         if (declared := spec.input(name))

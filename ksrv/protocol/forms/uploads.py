@@ -16,7 +16,7 @@ import orjson
 
 from ksrv._native.tensor.bytes_tensor import signature
 from ksrv.errors import InvalidRequest, quote
-from ksrv.limits import Limits
+from ksrv.limits import Limits, show_limit
 from ksrv.model.sounds import is_sound
 from ksrv.model.spec import ModelSpec, TensorSpec
 from ksrv.protocol import plain_json
@@ -153,7 +153,7 @@ def _form(
                 continue
         elements.setdefault(name, []).append(part.value)
         if len(elements) > limits.inputs:
-            raise InvalidRequest(f"the form names more than {limits.inputs} inputs, the limit")
+            raise InvalidRequest(f"the form exceeds the {show_limit('inputs', limits.inputs)}")
     if not elements and not numbers and document is None:
         raise InvalidRequest("the form has no parts; send files as curl -F NAME=@FILE does")
     tensors = [_tensor(name, values, spec) for name, values in elements.items()]

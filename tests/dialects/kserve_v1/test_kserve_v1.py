@@ -136,6 +136,12 @@ def test_images(served):
         ("text", {"instances": [[[["a"]]]]}, "each row has the shape [1, 1, 1]"),
         ("mean", {"instances": [["AAAA"]]}, "each row has the shape [1]"),
         (
+            "any",
+            {"instances": [dict.fromkeys(map(str, range(257)), 1)]},
+            "--limits-inputs (256 inputs)",
+        ),
+        ("any", {"inputs": dict.fromkeys(map(str, range(257)), 1)}, "--limits-inputs (256 inputs)"),
+        (
             "echo",
             b'{"instances": %s1%s}' % (b"[" * 900, b"]" * 900),
             "limit --limits-rank (32 dimensions)",

@@ -107,15 +107,20 @@ class TestDocument:
     def test_counts_are_bounded(self):
         entry = {"shape": [1], "datatype": "FP32", "data": [1]}
         many = {"inputs": [{"name": str(i), **entry} for i in range(257)]}
-        assert "more than 256 inputs" in refusal(many)
+        assert "more than 256 inputs, the limit --limits-inputs" in refusal(many)
         assert len(parse({"inputs": many["inputs"][:256]}).inputs) == 256
         outputs = {"inputs": [], "outputs": [{"name": str(i)} for i in range(257)]}
-        assert "more than 256 outputs" in refusal(outputs)
-        assert "more than 32 dimensions" in refusal(one(shape=(1,) * 33, data=[1]))
+        assert "more than 256 outputs, the limit --limits-inputs" in refusal(outputs)
+        assert "dimensions in 'shape', the limit --limits-rank" in refusal(
+            one(shape=(1,) * 33, data=[1])
+        )
         assert parse(one(shape=(1,) * 32, data=[1])).inputs[0].data.ndim == 32
         parameters = {"inputs": [], "parameters": {str(i): 1 for i in range(1025)}}
-        assert "more than 1024 parameters" in refusal(parameters)
+        assert "more than 1024 parameters, the limit --limits-parameters" in refusal(parameters)
         assert "more than 1023 parameters" in refusal(parameters, limits=Limits(parameters=1023))
+        sizes = one(shape=(3,), datatype="BYTES")
+        sizes["inputs"][0]["parameters"] = {"binary_data_size": "1,1,1"}
+        assert "the limit --limits-size-list" in refusal(sizes, limits=Limits(size_list=2))
 
     def test_overflowing_shape_is_refused(self):
         assert "product of the shape exceeds" in refusal(one(shape=(2**31 - 1,) * 3, data=[1]))

@@ -159,7 +159,7 @@ def test_lists_of_records_are_answered_by_lists_of_records(server):
             "'income' (index 1): the rows are not of one shape; send rows of different shapes as separate requests",
         ),
         ([ONE, ONE | {"income": [[1], 2]}], "'income' (index 1): the rows are not of one shape"),
-        (ONE | {"parameters": {f"p{n}": 1 for n in range(2000)}}, "parameters, the limit"),
+        (ONE | {"parameters": {f"p{n}": 1 for n in range(2000)}}, "limit --limits-parameters (1024 parameters)"),
         (ONE | {"id": 7}, "'id' of a generate request must be a string, not '7'"),
         (ONE | {"city": 7}, "'city'"),
         (ONE | {"income": [[1, 2], [3, 4]]}, "'income'"),

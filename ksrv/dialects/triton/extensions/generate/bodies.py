@@ -16,7 +16,7 @@ import orjson
 
 from ksrv.dialects.json_rows import numbered_rows, orjson_form, rows_of_table, shaped_values
 from ksrv.errors import InvalidRequest, quote
-from ksrv.limits import Limits
+from ksrv.limits import Limits, show_limit
 from ksrv.model.spec import ModelSpec, TensorSpec
 from ksrv.protocol import plain_json, rest
 from ksrv.protocol.error_texts import read_json
@@ -135,7 +135,7 @@ def _read_object(
             has_rows = has_rows or read.has_rows
             has_texts = has_texts or declared.datatype == "BYTES"
     if len(parameters) > limits.parameters:
-        raise InvalidRequest(f"{REQUEST} has more than {limits.parameters} parameters, the limit")
+        raise InvalidRequest(f"{REQUEST} exceeds the {show_limit('parameters', limits.parameters)}")
     taken = take_request_parameters(parameters)
     request.inputs, request.parameters = list(inputs.values()), taken.custom
     request.deadline_ns, request.priority = taken.deadline_ns, taken.priority
