@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from ksrv.model.config import ModelConfig
+from ksrv.model.fault import Fault
 from ksrv.repository.entry import ModelEntry
 from ksrv.repository.settings.keys import Section
 from ksrv.repository.yaml_document import Document
@@ -195,10 +196,16 @@ class Formats:
         return next((reader for reader in readers if (folder / reader.mark).is_file()), None)
 
     def adopt(self, config: ModelConfig, **facts: Any) -> ModelConfig:
-        """Return settings after each format has adopted them; see `HandlerReader.adopt` and `FileReader.adopt`."""
+        """Return settings after each format has adopted them; see `HandlerReader.adopt` and `FileReader.adopt`.
+
+        Raises:
+            ConfigError: A reader refuses the settings, or no reader takes the file that they trust.
+        """
         for reader in self.handlers:
             config = reader.adopt(config, **facts)
         file = self.files.get(Path(config.model or "").suffix)
+        if file is None and config.trust is not None:
+            raise Fault(("trust",), "is for .joblib and .pkl files under model:; leave it out")
         return config if file is None else file.adopt(config)
 
     def check(self, entries: Mapping[str, ModelEntry]) -> None:

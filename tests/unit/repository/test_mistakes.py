@@ -64,6 +64,14 @@ MISTAKES = {
         {"model.yaml": "model: m.onnx\n", "m.onnx": onnx_file(domain="com.acme")},
         "com.acme:Relu.* is not a registered function/op; ksrv loads no libraries of custom operators",
     ),
+    "trust in a file that is never loaded as a pickle": (
+        {"model.yaml": "model: m.pth\nclass: net.py:Net\ntrust: pickle\n", "m.pth": weights(4), "net.py": NET},
+        r"line 3.*trust: is for .joblib and .pkl files under model:; leave it out",
+    ),
+    "trust without a file": (
+        {"model.yaml": "handler: handler.py\ntrust: pickle\n", "handler.py": HANDLER},
+        "trust: is for .joblib and .pkl files",
+    ),
     "weights of other sizes": (
         {"model.yaml": "model: m.pth\nclass: net.py:Net\n", "m.pth": weights(3), "net.py": NET},
         r"m.pth does not fit its class Net: .* size mismatch .*; build the network with the sizes",
