@@ -80,6 +80,19 @@ inputs: [{name: x, datatype: FP32, shape: [-1, 4]}]
 outputs: [{name: y, datatype: FP32, shape: [-1, 4]}]
 """
 
+TWO = """
+def inference(a, b):
+    return {"sum": a + b, "first": a[:, 0]}
+"""
+TWO_YAML = """
+inputs:
+  - {name: a, datatype: INT32, shape: [-1, 2]}
+  - {name: b, datatype: INT32, shape: [-1, 2]}
+outputs:
+  - {name: sum, datatype: INT32, shape: [-1, 2]}
+  - {name: first, datatype: INT32, shape: [-1]}
+"""
+
 
 def write_model(root: Path, name: str, handler: str, yaml: str) -> Path:
     folder = root / name
@@ -144,6 +157,11 @@ def write_text(root: Path) -> Path:
         "inputs: [{name: x, datatype: BYTES, shape: [-1]}]\n"
         "outputs: [{name: y, datatype: BYTES, shape: [-1]}]\n",
     )
+
+
+def write_two(root: Path) -> Path:
+    """Write a model with two inputs and two outputs."""
+    return write_model(root, "two", TWO, TWO_YAML)
 
 
 def write_broken(root: Path) -> Path:

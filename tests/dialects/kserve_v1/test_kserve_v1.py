@@ -9,20 +9,16 @@ import requests
 
 from ksrv.testing import Server
 from tests.support.images import files
-from tests.support.models import ECHO, write_echo, write_mean, write_model, write_text
+from tests.support.models import (
+    ECHO,
+    TWO_YAML,
+    write_echo,
+    write_mean,
+    write_model,
+    write_text,
+    write_two,
+)
 
-TWO = """
-def inference(a, b):
-    return {"sum": a + b, "first": a[:, 0]}
-"""
-TWO_YAML = """
-inputs:
-  - {name: a, datatype: INT32, shape: [-1, 2]}
-  - {name: b, datatype: INT32, shape: [-1, 2]}
-outputs:
-  - {name: sum, datatype: INT32, shape: [-1, 2]}
-  - {name: first, datatype: INT32, shape: [-1]}
-"""
 ANY = """
 def handle(batch, context):
     return {"total": batch["x"].sum(axis=1)}
@@ -35,7 +31,7 @@ def served(request, tmp_path_factory):
     write_echo(root)
     write_mean(root)
     write_text(root)
-    write_model(root, "two", TWO, TWO_YAML)
+    write_two(root)
     write_model(root, "any", ANY, "")
     write_model(
         root,

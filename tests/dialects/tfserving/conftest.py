@@ -4,24 +4,12 @@ import pytest
 
 from ksrv.model.datatypes import DTYPES
 from ksrv.testing import Server
-from tests.support.models import ECHO, write_mean, write_model, write_text
+from tests.support.models import ECHO, write_mean, write_model, write_text, write_two
 from tests.support.tfserving import connected
 
 IDENTITY = """
 def inference(x):
     return {"y": x}
-"""
-TWO = """
-def inference(a, b):
-    return {"sum": a + b, "first": a[:, 0]}
-"""
-TWO_YAML = """
-inputs:
-  - {name: a, datatype: INT32, shape: [-1, 2]}
-  - {name: b, datatype: INT32, shape: [-1, 2]}
-outputs:
-  - {name: sum, datatype: INT32, shape: [-1, 2]}
-  - {name: first, datatype: INT32, shape: [-1]}
 """
 CLASSES = """
 import numpy as np
@@ -83,7 +71,7 @@ def write_models(root):
         write_model(root, datatype.lower(), ECHO, yaml)
     write_mean(root)
     write_text(root)
-    write_model(root, "two", TWO, TWO_YAML)
+    write_two(root)
     write_model(root, "sum", SUM, SUM_YAML)
     write_model(root, "named", NAMED, NAMED_YAML)
     write_model(root, "reversed", REVERSED, REVERSED_YAML)
