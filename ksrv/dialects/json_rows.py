@@ -1,4 +1,4 @@
-"""Rows in JSON: the rows of a table as pandas writes it, and outputs as rows for dialects whose answers have rows."""
+"""Rows in JSON: reads the rows of a table that pandas has written, and writes outputs as rows."""
 
 from collections.abc import Mapping
 from typing import Any

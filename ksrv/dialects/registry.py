@@ -52,7 +52,7 @@ def load_dialects() -> "tuple[Dialect, ...]":
     """Return the built-in dialects, then the dialects of third parties.
 
     Raises:
-        SettingsError: A dialect cannot be imported, is no `Dialect`, or has the name of another dialect.
+        SettingsError: A dialect cannot be imported, is not a `Dialect`, or has the name of another dialect.
     """
     from ksrv.dialects.dialect import Dialect  # ksrv serve --help needs no web framework
 

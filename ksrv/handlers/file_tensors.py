@@ -260,7 +260,7 @@ def _completed(
     shown = f"state: {quote(spec.name)}"
     if spec.datatype == "BYTES":
         raise HandlerError(f"{shown} has texts; a state has numbers")
-    # An output whose rank the file does not say has no dimensions.
+    # Without a rank in the file, an output has no dimensions.
     if output is not None and (
         output.datatype != spec.datatype
         or len(output.shape) not in (0, len(spec.shape))

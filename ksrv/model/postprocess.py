@@ -88,7 +88,7 @@ class Threshold(Step, frozen=True, kw_only=True):
         of: The output with the scores, [rows, n]; by default the only output.
         to: The results are TO_count, and TO_ and the name of each output.
         least: The lowest score that is kept.
-        also: Outputs [rows, n, ...] of which the same entries are kept.
+        also: Outputs [rows, n, ...] that keep the same entries.
     """
 
     least: Annotated[float, Key(ge=-1e38, le=1e38)] = 0.5

@@ -401,7 +401,7 @@ def folder_entry(
         policy: The versions to serve, instead of the versions that model.yaml names.
 
     Raises:
-        ConfigError: The folder is no model, or its settings are wrong.
+        ConfigError: The folder is not a model, or its settings are wrong.
         OSError: The folder cannot be read.
     """
     root = path

@@ -143,7 +143,7 @@ class Call:
 
     @property
     def is_table(self) -> bool:
-        """Whether the inputs are the columns of a table, one row of which is in the example."""
+        """Whether the inputs are the columns of a table. The example has one row."""
         kinds = {entry.kind if entry.shape == (1,) else "" for entry in self.inputs}
         return len(self.inputs) > 1 and "values" in kinds and kinds <= {"values", "text"}
 

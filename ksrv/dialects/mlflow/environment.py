@@ -15,19 +15,19 @@ STAND_INS = {"mlflow": "mlflow-skinny", "xgboost": "xgboost-cpu"}
 
 
 def differences(folder: Path) -> list[str]:
-    """Return what differs between this interpreter and the environment in which the model was saved.
+    """Return how this interpreter differs from the environment that saved the model.
 
     Returns:
         Facts such as "scikit-learn 1.9.1 (saved with ==1.4.2)"; empty if nothing differs.
     """
     try:
         return [*_python(folder), *_packages(folder)]
-    except (ConfigError, ValueError) as error:  # `ValueError` is of a requirement that has no sense
+    except (ConfigError, ValueError) as error:  # `ValueError`: a requirement is malformed
         return [str(error)]
 
 
 def advice(folder: Path) -> str:
-    """Return how to make an environment as the model needs it."""
+    """Return how to make the environment that the model needs."""
     return (
         f"make an environment (python -m venv DIR; DIR/bin/python -m pip install -r {folder / REQUIREMENTS}), and name it "
         f"in {folder / 'model.yaml'}: 'python: DIR'"

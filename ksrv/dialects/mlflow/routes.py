@@ -43,7 +43,7 @@ ERROR_CODES = {
     429: "REQUEST_LIMIT_EXCEEDED",
     503: "TEMPORARILY_UNAVAILABLE",
 }
-"""MLflow's names of errors by HTTP status; other statuses are BAD_REQUEST below 500, and INTERNAL_ERROR from there."""
+"""MLflow's names of errors by HTTP status; other statuses below 500 are BAD_REQUEST, the rest INTERNAL_ERROR."""
 
 
 def only_model(engine: "Engine") -> str:
@@ -69,7 +69,7 @@ class InvocationsResource(InferenceResource):
     """POST /invocations."""
 
     def _bound(self, req: falcon.Request, spec: ModelSpec | None) -> Bound | None:
-        """See `InferenceResource`. MLflow makes Python objects of every form of a body, as of JSON."""
+        """See `InferenceResource`. Every form of a body becomes Python objects in MLflow, as JSON does."""
         return Bound(self._limits.json, json_too_large)
 
     def wanted_body(self, req: falcon.Request, name: str = "", version: str = "") -> int:

@@ -158,7 +158,7 @@ class MlflowRunner(ForeignRunner):
         return output_tensors(predictions, config.outputs)
 
     def _params_of(self, parameters: Parameters) -> dict[str, Any]:
-        """Return the parameters of a request that the signature has; a list or an object is a JSON text there."""
+        """Return the parameters of a request that the signature declares. Lists and objects arrive as JSON texts."""
         found: dict[str, Any] = {}
         for name, param in self._params.items():
             if name not in parameters:
@@ -175,7 +175,7 @@ class MlflowRunner(ForeignRunner):
         return found
 
     def _failure(self, error: Exception, inputs: ExecutorInputs) -> KsrvError:
-        """Log the error of `predict`, and return the answer to the requests: 400 like MLflow, whose models judge their
+        """Log the error of `predict`, and return the error for the clients: 400 as in MLflow, because its models refuse
         inputs by exceptions.
         """
         ids = ", ".join(request.id or "-" for request in inputs.requests[:SHOWN_IDS])
@@ -228,7 +228,7 @@ class MlflowRunner(ForeignRunner):
 
 
 class _Watched:
-    """A model for MLflow's scoring function, with the outcome of `predict`.
+    """Wraps a model for MLflow's scoring function, and keeps the outcome of `predict`.
 
     Attributes:
         answered: Whether `predict` has returned.

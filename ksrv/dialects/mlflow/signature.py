@@ -32,7 +32,7 @@ COLUMNS = {
 }
 """The datatype of each type of a column."""
 INPUT, OUTPUT = "input", "predict"
-"""The names of an input and an output that have none in the signature."""
+"""The names of an input and an output that the signature does not name."""
 
 
 @dataclass(frozen=True, slots=True)

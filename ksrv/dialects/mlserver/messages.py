@@ -31,8 +31,8 @@ def request_message(
     """Return the request for a runtime.
 
     Args:
-        request: The request; of several, the first.
-        rows: The rows of the batch that it gets; None for whole tensors.
+        request: The request, or the first of several requests.
+        rows: The rows to take from the batch; None for whole tensors.
         types: `mlserver.types`, or ksrv's stand-in for it.
 
     Raises:

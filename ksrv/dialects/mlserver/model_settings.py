@@ -95,7 +95,7 @@ def read_model(path: Path, name: str, call_config: str | None = None) -> ModelEn
     """Return the model in a folder, under the name that its settings give it.
 
     Args:
-        name: The name of the folder, or else the name under which the model is served in any case.
+        name: The name of the folder, or the name that --model-name gives the model.
 
     Raises:
         ConfigError: A file cannot be read, or a key is wrong.

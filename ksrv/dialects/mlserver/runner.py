@@ -30,7 +30,7 @@ class MLServerRunner(ConcurrentForeignRunner):
         sys.path.insert(0, str(folder))
         self._hold_sources(folder)
         runtime = find_class(given["implementation"], folder)
-        # A runtime of ksrv may run beside an installed mlserver, which has not all of MLServer's runtimes.
+        # ksrv's runtimes may run beside an installed mlserver, which comes without MLServer's runtimes.
         is_own = issubclass(runtime, own_model.MLModel)
         home = f"{packages.HERE}.api" if is_own else "mlserver"
         self._types, module = import_module(f"{home}.types"), import_module(f"{home}.model")

@@ -1,8 +1,8 @@
 """The trees of XGBoost, LightGBM and CatBoost, from the files that these libraries write.
 
-Each predicts as the classifier or regressor of the library does, even if a booster alone has saved the file:
-`predict` has classes, and `predict_proba` their probabilities. XGBoost and LightGBM take the codes of categories, so
-texts become codes here, as their readers of data frames make them.
+Each predicts as the classifier or regressor of the library does, even if a booster saved the file: `predict` returns
+classes, and `predict_proba` their probabilities. XGBoost and LightGBM take the codes of categories, so texts become
+codes here, as in their readers of data frames.
 """
 
 import math
@@ -155,12 +155,12 @@ class XgboostTrees(_Trees):
 
 
 def _xgboost_categories(booster: Any) -> dict[int, Sequence[Any]]:
-    """Return the categories of the columns whose values the file has, by the index of the column.
+    """Return the categories that the file lists, by the index of their column.
 
     XGBoost returns them by pyarrow only. Its JSON is documented.
     """
     model = orjson.loads(booster.save_raw("json"))["learner"]["gradient_booster"]
-    model = model.get("gbtree", model)["model"]  # of DART in "gbtree"
+    model = model.get("gbtree", model)["model"]  # DART has its trees in "gbtree"
     found: dict[int, Sequence[Any]] = {}
     for index, column in enumerate(model.get("cats", {}).get("enc", ())):
         values, ends = column["values"], column.get("offsets")
@@ -288,7 +288,7 @@ class CatboostTrees(Predictor):
         found = {}
         if PREDICT in outputs:
             predicted = self.estimator.predict(pool, thread_count=self._threads)
-            # Of several classes it is a column.
+            # With more than two classes it is a column.
             found[PREDICT] = as_objects(
                 predicted[:, 0] if predicted.shape[1:] == (1,) else predicted
             )
@@ -304,9 +304,7 @@ def read_trees(path: Path, library: str, threads: int) -> Predictor:
         ModelLoadError: The file is not whole, and the library would crash.
     """
     content = path.read_bytes()
-    ends = content.count(
-        b"\nend of "
-    )  # of LightGBM's trees and, if there are any, of the parameters
+    ends = content.count(b"\nend of ")  # LightGBM ends its trees so, and also any parameters
     is_whole = ends > (b"\nparameters:" in content) or not content.startswith(b"tree\nversion=v4")
     if not is_whole or (content.startswith(b"{") and not content.rstrip().endswith(b"}")):
         raise ModelLoadError(f"{path} is cut off: its end is missing; copy it or save it again")

@@ -1,4 +1,4 @@
-"""Estimators of scikit-learn, from .skops files and pickles, and whatever else has their methods in a pickle.
+"""Serves estimators of scikit-learn from .skops files and pickles, and any pickled object that has their methods.
 
 The names and the number of the columns are attributes of an estimator. Which columns have texts is found in its
 encoders: `_texts` walks through pipelines to the transformers that see the table first.
@@ -29,11 +29,11 @@ from ksrv.model.spec import TensorSpec
 from ksrv.request import Array
 
 _INNER = ("best_estimator_", "regressor_", "estimator_")
-"""The attributes in which estimators around another estimator have it: searches, transformed targets."""
+"""The attributes with the inner estimator of a search, or of a regressor with a transformed target."""
 _KEEP_COLUMNS = ("SimpleImputer", "FunctionTransformer", "str")
-"""Steps of a pipeline after which each column is where it was. "str" is "passthrough"."""
+"""Pipeline steps that keep the order of the columns. "str" is the type of the step "passthrough"."""
 _DOCUMENT = "text"
-"""The input of a model that takes a text for each row, and no table."""
+"""The only input of a model that takes one text for each row, instead of a table."""
 
 
 def read_skops(path: Path, *, trusted: bool) -> Any:
@@ -155,7 +155,7 @@ class Estimator(Predictor):
         return found
 
     def _made(self, table: Table) -> Any:
-        """Return a table in the form in which the estimator was fitted."""
+        """Return a table as the estimator expects it: a data frame, texts or an array."""
         names = [one.name for one in self.features]
         if isinstance(table, np.ndarray):
             return table if self._frame is None else self._frame(table, columns=names)
@@ -173,7 +173,7 @@ class Estimator(Predictor):
 
 
 def _with_missing(column: Array, categories: Sequence[Any]) -> Array:
-    """Return a column of texts with missing values in the form in which the encoder has seen them: None or NaN."""
+    """Return a column of texts with missing values as None or NaN, as the encoder has seen them."""
     empty = np.array([value == MISSING for value in column], bool)
     if MISSING in categories or not empty.any():
         return column

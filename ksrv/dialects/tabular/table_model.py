@@ -20,7 +20,7 @@ from ksrv.model.spec import TensorSpec
 from ksrv.request import Array
 
 Table: TypeAlias = "Array | list[Array]"
-"""Numbers [rows, columns], or the columns, of which some have texts."""
+"""An array of numbers [rows, columns], or a list of columns if some have texts."""
 
 PREDICT, PROBABILITIES, TRANSFORM = "predict", "predict_proba", "transform"
 """The outputs: they have the names of the methods of scikit-learn."""
@@ -50,7 +50,7 @@ class Feature:
 
 
 def unnamed(count: int) -> tuple[str, ...]:
-    """Return the names of the columns of a table whose file has none, as scikit-learn makes them."""
+    """Return the names that scikit-learn gives columns without names: x0, x1 and so on."""
     return tuple(f"x{index}" for index in range(count))
 
 
@@ -160,7 +160,7 @@ class TableModel(NamedModel):
         return any(one.text for one in self.features)
 
     def _predicted(self, columns: Table, outputs: Collection[str]) -> dict[str, Array]:
-        """Return the outputs for a table whose columns have the order of the features."""
+        """Return the outputs for a table. Its columns are in the order of the features."""
         table = columns if self._has_texts() else self._numbers(columns)
         try:
             return self.predictor.predict(table, outputs)

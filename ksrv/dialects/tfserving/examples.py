@@ -1,8 +1,8 @@
 """Classify and Regress: examples with features by name become rows, and an output becomes classes or a value.
 
-The output `scores` of a classifier has a score for each class, and `classes` their names. A model that calls them
-otherwise has one output of floats, and one of texts or none. Without texts, the labels of model.yaml name the classes,
-or their numbers do.
+The output `scores` of a classifier has a score for each class, and `classes` has the names of the classes. If a model
+gives its outputs other names, the only output of floats has the scores, and the only output of texts has the names.
+Without texts, the labels of model.yaml name the classes, or else their numbers.
 """
 
 from base64 import b64encode
@@ -47,7 +47,7 @@ def example_inputs(examples: Any, context: Any, spec: ModelSpec, limits: Limits)
         context: Features of every example.
 
     Raises:
-        InvalidRequest: They are no examples, do not have the same features, or do not fit the inputs.
+        InvalidRequest: They are not examples, do not have the same features, or do not fit the inputs.
     """
     objects = [context, *examples] if isinstance(examples, list) and examples else []
     if not objects or not all(isinstance(one, dict) for one in objects):

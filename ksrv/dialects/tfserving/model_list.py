@@ -35,7 +35,7 @@ class ModelListReader:
         """Yield the models that a file lists. A fault of one model is the error of its entry.
 
         Raises:
-            ConfigError: The file is no model_config_list.
+            ConfigError: The file is not a model_config_list.
         """
         for index, config in enumerate(_read(path).config):
             try:
@@ -94,7 +94,7 @@ def _configured(entry: ModelEntry, config: Any) -> ModelEntry:
     """Return a model with the versions and labels of a ModelConfig.
 
     Raises:
-        ConfigError: The folder is no model, or a label is for a version that is not served.
+        ConfigError: The folder is not a model, or a label is for a version that is not served.
     """
     if entry.path.is_dir():
         entry = folder_entry(entry.path, entry.name, formats(), _policy(config))

@@ -32,7 +32,7 @@ struct Kind { int number; unsigned field; };
 inline constexpr Kind KINDS[DT_COUNT] = {{10, 11}, {4, 7},   {17, 7},  {22, 16}, {23, 17},     {6, 7},       {5, 7},
                                          {3, 7},   {9, 10},  {19, 13}, {14, 13}, {1, FLOATS}, {2, DOUBLES}, {7, STRINGS}};
 
-// Whether the typed field has the bytes of the array.
+// Whether the values of the typed field are the bytes of the array.
 inline bool is_raw(Datatype type) noexcept { return type == DT_FP32 || type == DT_FP64 || type == DT_BOOL; }
 
 constexpr uint64_t bytes(unsigned field) noexcept { return field << 3 | protobuf::BYTES; }
@@ -67,7 +67,7 @@ class Scanner {
         while (!c.done()) {
             uint64_t field, value = 0;
             unsigned type, length;
-            bool odd = false;  // needless bytes change nothing here
+            bool odd = false;  // longer varints than necessary are accepted
             Span part;
             found_.failed_at = c.at();
             if (!c.tag(&field, &type, &odd)) return message::MALFORMED;
@@ -154,7 +154,7 @@ class Scanner {
 
     Outcome shape(const Span &shape, Input *made) noexcept {
         return fields(shape, 1u << 2, [&](uint64_t tag, const Span &part, uint64_t) {
-            if (tag == varint(3)) return message::OK;  // unknown_rank, of which only metadata makes use
+            if (tag == varint(3)) return message::OK;  // unknown_rank: only metadata uses it
             if (tag != bytes(2)) return unknown();
             found_.counted = made->rank + 1;
             if (made->rank >= limits_.rank) return message::RANK;

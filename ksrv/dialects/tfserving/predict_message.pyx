@@ -42,7 +42,7 @@ FIELDS: dict[str, int] = {
 }
 """The number of the typed field in TensorProto of each datatype."""
 RAW_FIELDS: frozenset[str] = frozenset([name for i, name in enumerate(FIELDS) if is_raw(i)])
-"""The datatypes whose typed fields have the bytes of the array."""
+"""The datatypes whose values in a typed field are the bytes of the array."""
 
 
 def scan(
@@ -66,7 +66,7 @@ def scan(
         The request, or None if the message must be re-encoded with the protobuf class first.
 
     Raises:
-        MessageError: The bytes are no PredictRequest, or exceed a limit.
+        MessageError: The bytes are not a PredictRequest, or exceed a limit.
     """
     cdef Limits limits
     limits.inputs, limits.rank, limits.parameters, limits.text = inputs, rank, parameters, text

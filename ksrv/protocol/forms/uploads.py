@@ -105,7 +105,7 @@ def _refuse_stripped(head: memoryview) -> None:
 
 
 def file_input(spec: ModelSpec) -> str:
-    """Return the name of the input that takes a file for which the client names none.
+    """Return the name of the input for a file whose input the client does not name.
 
     Raises:
         InvalidRequest: The model has no such input, or several.

@@ -62,7 +62,7 @@ outputs: [{name: image_bytes, datatype: BYTES, shape: [-1]}]
 
 
 def write_models(root):
-    """Write a model for each datatype, whose shape is fixed so that calls need no Python, and others."""
+    """Write a model for each datatype, with a fixed shape so that calls need no Python, and other models."""
     for datatype in DTYPES:
         yaml = "".join(
             f"{part}: [{{name: {name}, datatype: {datatype}, shape: [-1, 2]}}]\n"

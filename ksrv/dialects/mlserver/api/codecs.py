@@ -63,7 +63,7 @@ InputCodecLike, RequestCodecLike = type[InputCodec] | InputCodec, type[RequestCo
 
 INPUT_CODECS: dict[str, Any] = {}
 REQUEST_CODECS: dict[str, Any] = {}
-"""The codecs by content type, in the order in which they were registered."""
+"""The codecs by content type, in the order of registration."""
 
 
 def _register(known: dict[str, Any], codec: Any) -> Any:
@@ -82,7 +82,7 @@ def _find(known: Any, content_type: Any = None, payload: Any = None, type_hint: 
 
 
 def _parts(hint: Any) -> Any:
-    """Return a type in a form in which `List[str]` of `typing` equals `list[str]`."""
+    """Return a type so that `List[str]` of `typing` equals `list[str]`."""
     if getattr(hint, "__name__", "") == "DataFrame":  # pandas need not be installed
         return "DataFrame"
     return (get_origin(hint), get_args(hint)) if get_origin(hint) else hint
@@ -107,7 +107,7 @@ def _response(name: str, version: Any, outputs: list[Any], kind: str = "") -> t.
 
 
 def is_list_of(payload: Any, instance_type: Any) -> bool:
-    """Tell whether a value is a list whose elements all have a type."""
+    """Tell whether a value is a list, and all elements have a type."""
     return isinstance(payload, list) and all(isinstance(each, instance_type) for each in payload)
 
 
