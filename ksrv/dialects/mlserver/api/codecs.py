@@ -21,18 +21,23 @@ from ksrv.model.datatypes import DTYPES, NAME_BY_DTYPE
 DecodedParameterName = "_decoded_payload"  # as MLServer calls it
 
 
-class InputCodec:
-    """Converts one input or output. Subclasses define `can_encode`, `encode_output` and `decode_input`."""
+class _Codec:
+    """Converts values of one content type."""
 
     ContentType: ClassVar[str] = ""
     TypeHint: ClassVar[Any] = type(None)
-    encode_output: ClassVar[Any]
-    decode_input: ClassVar[Any]
 
     @classmethod
     def can_encode(cls, payload: Any) -> bool:
         """Tell whether the codec encodes a value."""
         return False
+
+
+class InputCodec(_Codec):
+    """Converts one input or output. Subclasses define `can_encode`, `encode_output` and `decode_input`."""
+
+    encode_output: ClassVar[Any]
+    decode_input: ClassVar[Any]
 
     @classmethod
     def decode_output(cls, response_output: t.ResponseOutput) -> Any:
@@ -45,18 +50,11 @@ class InputCodec:
         return _as_input(cls.encode_output(name, payload, **options))
 
 
-class RequestCodec:
+class RequestCodec(_Codec):
     """Converts a whole request or response. Subclasses define `can_encode`, `encode_response` and `decode_request`."""
 
-    ContentType: ClassVar[str] = ""
-    TypeHint: ClassVar[Any] = type(None)
     encode_response: ClassVar[Any]
     decode_request: ClassVar[Any]
-
-    @classmethod
-    def can_encode(cls, payload: Any) -> bool:
-        """Tell whether the codec encodes a value."""
-        return False
 
 
 InputCodecLike, RequestCodecLike = type[InputCodec] | InputCodec, type[RequestCodec] | RequestCodec
