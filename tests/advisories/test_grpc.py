@@ -55,7 +55,7 @@ MALFORMED = [
         (0xF0, 0, 1),
     )
 ]
-"""Frames of a wrong size, each of which is a connection error or an unknown frame."""
+"""Frames of a wrong size. Each is a connection error or an unknown frame."""
 
 
 @pytest.mark.parametrize("first", range(len(MALFORMED)))

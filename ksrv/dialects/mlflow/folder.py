@@ -137,7 +137,7 @@ def _config(root: Path, folder: Path, report: Report) -> ModelConfig:
         fixed = next((spec for spec in signature.inputs if not spec.batched), None)
         if settings.get("batching") is not None and (fixed or not signature.inputs):
             reason = f"the input {fixed.name!r} has none" if fixed else "it has no signature"
-            raise Fault(("batching",), f"joins rows, which each input needs to have, and {reason}")
+            raise Fault(("batching",), f"joins the rows of requests, and {reason}")
     return ModelConfig(
         runner=RUNNER,
         executor="process",

@@ -17,9 +17,6 @@ from ksrv.model.datatypes import NAME_BY_DTYPE, KindMismatch, OutOfRange, cast, 
 from ksrv.model.spec import TensorSpec
 from ksrv.request import Array, Element, Tensor
 
-PLAIN = ("boolean", "integer", "long", "float", "double", "string", "binary", "datetime")
-"""The types of columns whose values are not JSON texts."""
-
 
 def model_input(tensors: Mapping[str, Tensor], declared: Sequence[TensorSpec], schema: Any) -> Any:
     """Return the argument of `predict` for the inputs of a request.

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
-from ksrv.dialects.kserve_v1.models import STATES
+from ksrv.dialects.kserve_v1.models import version_status
 from ksrv.dialects.numbered_versions import number_of
 from ksrv.dialects.tfserving.predict_message import NUMBERS
 from ksrv.errors import NotFound, quote
@@ -62,10 +62,8 @@ def status_message(engine: "Engine", name: str, version: str = "") -> Any:
         raise NotFound(f"the {shown} {quote(name)} is unknown; GET /v1/models lists the models")
     answer = message_class(f"{PACKAGE}.GetModelStatusResponse")()
     for state in reversed(states):
-        entry = answer.model_version_status.add()
-        entry.version, entry.state = number_of(state.version), STATES[state.state]
-        entry.status.error_code = "UNKNOWN" if state.reason else "OK"
-        entry.status.error_message = state.reason
+        entry = version_status(state) | {"version": number_of(state.version)}
+        answer.model_version_status.add(**entry)
     return answer
 
 

@@ -25,7 +25,7 @@ def padded(
     Args:
         dtype: The dtype of the array.
         sizes: The dimensions of an entry.
-        filler: The value behind the end of a part; by default 0, -1 for integers, "" for texts.
+        filler: The value after the end of a part; by default 0, -1 for integers, "" for texts.
     """
     filler = {"i": -1, "O": ""}.get(np.dtype(dtype).kind, 0) if filler is None else filler
     joined = np.full((len(parts), max(map(len, parts), default=0), *sizes), filler, dtype)

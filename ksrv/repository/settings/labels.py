@@ -16,7 +16,7 @@ def read_labels(path: Path, key: KeyPath, *, alphabet: bool = False) -> tuple[st
     Args:
         path: A `.json` file, or a text file with one label on each line.
         key: The key that names the file.
-        alphabet: Whether the labels are characters, one of which may be a blank.
+        alphabet: Whether each label is a single character, which may be a blank.
 
     Returns:
         The labels. The label of an index that the file leaves out is the number.

@@ -206,7 +206,7 @@ def test_mlmodel_that_is_no_mapping_is_refused(tmp_path, text, said):
         ("trust: all\n", "trust: expected one of pickle, found 'all'"),
         ("trusts: pickle\n", "did you mean trust?"),
         ("executor: inline\n", "executor: unknown key"),
-        ("batching: {max_batch_size: 8}\n", "joins rows, which each input needs to have, and it has no"),
+        ("batching: {max_batch_size: 8}\n", "joins the rows of requests, and it has no"),
         ("version_policy: {latest: 0}\n", "version_policy.latest"),
     ],
 )  # fmt: skip

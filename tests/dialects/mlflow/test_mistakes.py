@@ -72,12 +72,6 @@ def server(saved):
         yield running
 
 
-@pytest.fixture(scope="module")
-def client(server):
-    with Client(server.url) as made:
-        yield made
-
-
 def refusal(client, inputs, **more):
     with pytest.raises(StatusError) as failed:
         client.infer("told", inputs, **more)

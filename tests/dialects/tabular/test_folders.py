@@ -96,12 +96,6 @@ def server(folder):
         yield running
 
 
-@pytest.fixture(scope="module")
-def client(server):
-    with Client(server.url) as calls:
-        yield calls
-
-
 ROWS = {"age": FRAME["age"].to_numpy(np.float32), "city": np.array(CITIES * 20, object)}
 
 

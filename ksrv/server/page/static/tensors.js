@@ -41,7 +41,7 @@ function toBrain(values) {
   });
 }
 
-/** The bytes of floating-point numbers behind the JSON, and the shell command that prints them. */
+/** The bytes of floating-point numbers after the JSON, and the shell command that prints them. */
 export function bytesPart(datatype, numbers) {
   const words = datatype === "BF16" ? toBrain(numbers) : arrayClass(datatype).from(numbers);
   const bytes = new Uint8Array(words.buffer);

@@ -11,7 +11,7 @@ PIECE = 8
 
 
 def logged(caplog, data, size):
-    """Return the texts that are logged for an output of which each read returns `size` bytes."""
+    """Return the texts that are logged for an output if each read returns `size` bytes."""
     caplog.clear()
     splitter = LineSplitter(ProcessLog("m", "1", 0), logging.INFO)
     for start in range(0, len(data), size):
