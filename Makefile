@@ -15,7 +15,7 @@ TEST_JOBS ?= $(shell expr 3 \* $(JOBS))
 # Without compiled modules each of the tests' processes rewrites the assertions of pytest's plugins again, for seconds.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: system demo demo-once serve test test-long test-again test-slow test-faults test-advisories soak test-processes test-decoders test-oldest test-page test-editors test-openvino test-packages test-dialects test-foreign docs test-kserve test-ray check format protos bench bench-load bench-grpc bench-peers guard guard-baseline simulate fuzz asan test-aarch64 coverage dist wheels locks sbom licences clean help
+.PHONY: system demo demo-once serve test test-long test-again test-slow test-faults test-advisories soak test-processes test-decoders test-oldest test-page test-editors test-openvino test-packages test-dialects test-foreign docs references test-kserve test-ray check format protos bench bench-load bench-grpc bench-peers guard guard-baseline simulate fuzz asan test-aarch64 coverage dist wheels locks sbom licences clean help
 
 help: ## show this list
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  %-14s %s\n", $$1, $$2}'
@@ -169,6 +169,9 @@ test-openvino: $(VENV)/.openvino ## OpenVINO's models and the config.json of its
 $(VENV)/.docs: $(VENV)/.built
 	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt mkdocs-material 'mkdocstrings[python]'
 	@touch $@
+
+references: $(VENV)/.built ## write docs/reference again, from the code
+	$(BIN)/python tools/reference_pages.py
 
 docs: $(VENV)/.docs ## build docs/ as a site into build/site, with strict links and without a network
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build -q

@@ -1,4 +1,4 @@
-"""A client's inference takes one road, as docs/architecture.md says: only `ksrv.server.call` asks the engine for it."""
+"""A client's inference takes one road, as docs/internals/index.md says: only `ksrv.server.call` asks the engine for it."""
 
 import ast
 import functools

@@ -9,4 +9,4 @@ from tests.support.paths import ROOT
 def test_reader_of_the_page_moves_a_model(tmp_path):
     for package in ("mlflow", "pandas", "sklearn", "skops"):
         pytest.importorskip(package)
-    Reader(tmp_path).follow(blocks_of(ROOT / "docs/dialects/mlflow.md"))
+    Reader(tmp_path).follow(blocks_of(ROOT / "docs/migration/mlflow.md"))

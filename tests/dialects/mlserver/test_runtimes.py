@@ -400,7 +400,7 @@ def test_unload_runs_when_the_server_stops(tmp_path):
 
 
 def test_a_reader_of_the_page_moves_a_model(tmp_path):
-    page = (ROOT / "docs/dialects/mlserver.md").read_text()
+    page = (ROOT / "docs/migration/mlserver.md").read_text()
     for file, content in re.findall(r'title="([^"]+)"\n(.*?)^```', page, re.MULTILINE | re.DOTALL):
         (tmp_path / file).parent.mkdir(exist_ok=True)
         (tmp_path / file).write_text(content)

@@ -117,7 +117,7 @@ def test_one_text_and_token_ids(client):
 
 
 def test_the_code_of_the_page_runs(server):
-    found = {block.language: block.text for block in blocks_of(ROOT / "docs/dialects/openai.md")}
+    found = {block.language: block.text for block in blocks_of(ROOT / "docs/openai.md")}
     check_model_yaml(found["yaml"])
     names = {}
     exec(found["python"].replace("http://127.0.0.1:8080", server.url), names)

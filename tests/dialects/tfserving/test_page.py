@@ -1,4 +1,4 @@
-"""docs/dialects/tfserving.md: a reader moves a client with the page alone, and its errors are the server's."""
+"""docs/migration/tfserving.md: a reader moves a client with the page alone, and its errors are the server's."""
 
 import json
 import re
@@ -14,7 +14,7 @@ from ksrv.testing import Server
 from tests.support.models import write_model
 from tests.support.paths import ROOT
 
-PAGE = (ROOT / "docs/dialects/tfserving.md").read_text()
+PAGE = (ROOT / "docs/migration/tfserving.md").read_text()
 BLOCKS = {
     kind: re.findall(rf"^```{kind}[^\n]*\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
     for kind in ("text", "sh", "json", "python")

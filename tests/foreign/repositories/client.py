@@ -115,7 +115,7 @@ def image_example(*arguments: str, folder: bool = False) -> Case:
 
 NAMED_TRITON = "it asserts that the server's name is `triton`; ksrv's is `ksrv`"
 FILES = (
-    "all of it works until it brings a file with a load, which is INVALID_ARGUMENT (docs/dialects/triton.md): it expects "
+    "all of it works until it brings a file with a load, which is INVALID_ARGUMENT (docs/migration/triton.md): it expects "
     "INTERNAL, and its comment says that INVALID_ARGUMENT is right"
 )
 NO_GPU = "CUDA regions need a GPU and the CUDA build of tritonclient; ksrv answers that it has no GPU support"

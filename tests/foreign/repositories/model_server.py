@@ -115,10 +115,8 @@ def model(name: str, given: str, answer: str, **keys: object) -> Case:
 IMAGE = ("--input_name", "0", "--output_name", "1463")
 CHANNELS_LAST = ("--images_numpy_path", "{here}/imgs_nhwc.npy")
 FILES = ("--images_list", "{here}/pictures.txt", "--model_name", "pictures")
-PIPELINE = (
-    "it is a pipeline (DAG), which is refused by name (docs/dialects/openvino.md); its models serve"
-)
-GPU = "it names a GPU, which is refused (docs/dialects/openvino.md)"
+PIPELINE = "it is a pipeline (DAG), which is refused by name (docs/migration/openvino.md); its models serve"
+GPU = "it names a GPU, which is refused (docs/migration/openvino.md)"
 ABSENT = "its model is not in the checkout"
 DUMMY = request("b", "FP32", [1, 10])
 SUMMED = r'"data":\[2\.0'
@@ -198,7 +196,7 @@ REPOSITORY = Repository(
     {
         "`config_benchmark.json`, `config_gpu_face_detection_adas.json`": ABSENT,
         "`emptyConfig.json`, `emptyConfigWithMetrics.json`": "name no model, and a server without one does not begin",
-        "`demos/*`": "download their models. The samples of TensorFlow Serving's API: docs/dialects/tfserving.md",
+        "`demos/*`": "download their models. The samples of TensorFlow Serving's API: docs/migration/tfserving.md",
         "`demos/common/stream_client`": "a library of the demos, which needs ffmpeg",
     },
 )

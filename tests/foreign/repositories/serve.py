@@ -155,7 +155,7 @@ MANAGEMENT = {
     "Scale worker by calling Update Worker API with negative min *": STRICT,
 }
 """Rows of management_data.json that fail, and why."""
-METRICS = "it asks port 8082 for TorchServe's own metrics; ksrv's have other names and are at /metrics (docs/dialects/torchserve.md)"
+METRICS = "it asks port 8082 for TorchServe's own metrics; ksrv's have other names and are at /metrics (docs/migration/torchserve.md)"
 ARCHIVES = serving("archives", described(*CLASSIFIERS, "mnist"))
 LARGE_ARCHIVES = serving("large-archives", described(*LARGE))
 STORE = registering("store", described(*CLASSIFIERS, *LARGE, "mnist"))
@@ -285,12 +285,12 @@ REPOSITORY = Repository(
         collection("https_test", "", SECURED, changed=CERTIFICATE),
     ),
     {
-        "`workflow_*_collection.json`": "workflows are not served (docs/dialects/torchserve.md)",
+        "`workflow_*_collection.json`": "workflows are not served (docs/migration/torchserve.md)",
         "`test/pytest` that registers models": "starts TorchServe itself",
         "`increased_timeout_inference.json`, `large_model_inference_data.json`, rows whose archive is on the web": "download their models",
         "other tests of `ts/torch_handler/unit_tests`": "download their models, or read weights that are not in the checkout",
         "`fastrcnn`, `maskrcnn`, `fcn_resnet_101`, `deeplabv3_resnet_101_eager`": "download the weights of their backbones",
-        "`stateful`, `continuous batching`, DeepSpeed, PiPPy, vLLM, DALI, DLRM": "refused by name (docs/dialects/torchserve.md)",
+        "`stateful`, `continuous batching`, DeepSpeed, PiPPy, vLLM, DALI, DLRM": "refused by name (docs/migration/torchserve.md)",
         "tests of TorchServe's gRPC": "register archives from the web; tests/dialects/torchserve/routes/test_grpc.py makes the calls",
     },
 )

@@ -122,7 +122,7 @@ MADE = "the models that NVIDIA's generator writes are made here, and Python mode
 WORDING = "refused as it should be, with another text than Triton's"
 STATUS = "refused as it should be, with another status than Triton's (400 for a client's mistake, 403 for what is switched off)"
 NAMED = "it asserts that the server's name is `triton`; ksrv's is `ksrv`"
-FILES = "loads that bring the files of a model are refused (docs/dialects/triton.md), with 400 where Triton has 500"
+FILES = "loads that bring the files of a model are refused (docs/migration/triton.md), with 400 where Triton has 500"
 RESTRICTED = "`--http-restricted-api` gives routes a separate key; ksrv has tokens for callers (docs/security.md)"
 
 

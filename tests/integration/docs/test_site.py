@@ -72,6 +72,6 @@ def test_pages_load_nothing_from_other_hosts(site):
     with headless_chromium() as browser, ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         Thread(target=server.serve_forever, daemon=True).start()
         with watched_page(browser, f"http://127.0.0.1:{server.server_address[1]}") as page:
-            for name in ("quickstart", "project/figures", "reference/api", "internals/index"):
+            for name in ("index", "project/figures", "reference/api", "internals/index"):
                 page.goto(f"http://127.0.0.1:{server.server_address[1]}/{name}.html")
         server.shutdown()

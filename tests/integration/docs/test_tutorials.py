@@ -1,4 +1,4 @@
-"""The quick start and the tutorials, followed from top to bottom in an empty folder."""
+"""The quick start, the tutorials and the pages of migration, followed from top to bottom in an empty folder."""
 
 import shutil
 
@@ -12,14 +12,17 @@ pytestmark = pytest.mark.long
 DOCS = ROOT / "docs"
 PAGES = [
     DOCS / "index.md",
-    DOCS / "quickstart.md",
     DOCS / "grpc.md",
-    DOCS / "dialects/openvino.md",
-    DOCS / "dialects/tabular.md",
-    DOCS / "padding.md",
+    DOCS / "batching.md",
     DOCS / "performance.md",
     DOCS / "plain-json.md",
-    *sorted((DOCS / "tutorials").glob("*.md")),
+    DOCS / "tabular.md",
+    DOCS / "migration/fastapi.md",
+    DOCS / "migration/openvino.md",
+    DOCS / "migration/torchserve.md",
+    DOCS / "migration/triton.md",
+    DOCS / "migration/triton-python.md",
+    *sorted(set((DOCS / "tutorials").glob("*.md")) - {DOCS / "tutorials/index.md"}),
 ]
 
 PACKAGES = (

@@ -75,7 +75,7 @@ def test_the_steps_of_postprocess_and_their_keys_are_documented():
 
 
 def test_the_keys_beside_torchserve_are_documented():
-    text = (ROOT / "docs/dialects/torchserve.md").read_text()
+    text = (ROOT / "docs/migration/torchserve.md").read_text()
     [shown] = re.findall(r"Besides `torchserve:`(.*?)archive's settings", text, re.DOTALL)
     assert {"torchserve", *re.findall(r"`(\w+)`", shown)} == keys_of(UnpackedKeys)
 

@@ -1,4 +1,4 @@
-"""The commands at the top of docs/dialects/torchserve.md, run as they are, by somebody new."""
+"""The commands at the top of docs/migration/torchserve.md, run as they are, by somebody new."""
 
 import json
 import os
@@ -21,8 +21,8 @@ PATH = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH",
 
 def commands():
     """Return the first block of commands, each as its words."""
-    text = (ROOT / "docs/dialects/torchserve.md").read_text()
-    block = text.split("```")[1]
+    text = (ROOT / "docs/migration/torchserve.md").read_text()
+    block = text.partition("```console\n")[2].partition("```")[0]
     return [shlex.split(line) for line in block.replace("\\\n", " ").strip().splitlines()]
 
 
