@@ -150,7 +150,7 @@ def call_with_grpcio(address: str, row: Row) -> None:
 
 
 def stream_requests(address: str, row: Row) -> None:
-    """Send requests over one stream, so many of which are not answered at a time."""
+    """Send requests over one stream, and wait for answers while this many are open."""
     message, room = request_of(row.workload), threading.Semaphore(row.streams)
 
     def requests() -> Iterator[bytes]:

@@ -117,7 +117,7 @@ def instructions(counts: Path) -> Counter[str]:
 
 
 def count(pid: int, folder: Path, calls: int, options: list[str], address: str) -> dict[str, float]:
-    """Make calls, of which the second half is counted; returns the instructions of one by part."""
+    """Make calls and count the second half; returns the instructions of a call by part."""
 
     def load() -> None:
         done = subprocess.run(

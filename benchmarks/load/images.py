@@ -3,7 +3,7 @@
     python benchmarks/load/images.py [--seconds 2] [--rounds 3] [--clients 1 4 16] [ROW ...]
 
 Rows: w3 (eight JPEGs of 640x427 a request), w3-one (one of them), small (one of 224x224, which is not
-resized). All become FP32 [n,224,224,3], of which ten values are answered. The bare loop is
+resized). All become FP32 [n,224,224,3]; the answer is ten of these values. The bare loop is
 libjpeg-turbo into one buffer, cv2's resize of bytes and a cast, on a thread for each processor and without
 any request: processors that share a core slow one another down there as well. wrk must be installed; gRPC
 is sent by grpcio's own client, whose time is not counted but which shares the processors.

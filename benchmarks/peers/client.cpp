@@ -88,7 +88,7 @@ int port;
 bool grpc, tls, open_loop;
 std::size_t next_request = 0;
 std::vector<Phase> phases;
-std::deque<std::pair<double, std::size_t>> waiting;  // requests that are due: when, and of which phase
+std::deque<std::pair<double, std::size_t>> waiting;  // requests that are due: when, and their phase
 #ifndef WITHOUT_TLS
 SSL_CTX *context;
 #endif
@@ -107,7 +107,7 @@ void answered(const Stream &stream, bool good, double at) {
     phase.worst[bin] = std::max(phase.worst[bin], latency);
 }
 
-// An answer of HTTP/1.1, of which only the framing is kept.
+// An answer of HTTP/1.1. Only the framing is kept.
 class Http1Answer {
 public:
     // Takes bytes; returns whether the answer is whole.

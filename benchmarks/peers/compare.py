@@ -268,7 +268,7 @@ def fixed_rates(
 
     Args:
         begin: The first cells of its rows: server, workload, protocol.
-        capacity: The requests a second of each server over the protocol, of which this is one.
+        capacity: The requests a second of each server over the protocol, this server included.
     """
     workload, own, slowest = begin["workload"], capacity[begin["server"]], min(capacity.values())
     call = calls_of(server, workload)[begin["protocol"]]

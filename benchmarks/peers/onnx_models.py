@@ -64,7 +64,7 @@ def _network(blocks: tuple[int, ...], widest: int, *, bottleneck: bool) -> Any:
     Args:
         blocks: Blocks of each of the four groups.
         widest: Channels of the last group; ResNet has 512.
-        bottleneck: Whether a block is three convolutions, of which the last has four times the channels.
+        bottleneck: Whether a block is three convolutions, the last with four times the channels.
     """
     graph = _Graph()
     before = widest // 8

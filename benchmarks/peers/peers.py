@@ -94,7 +94,7 @@ class Peer:
         return None
 
     def megabytes(self) -> int:
-        """Return the size of its environment, of which the packages in `ALIKE` take some 250 MB."""
+        """Return the size of its environment; the packages in `ALIKE` take some 250 MB of it."""
         # ksrv itself runs from the tree.
         folders = [self.folder, ROOT / "ksrv"] if self.name == "ksrv" else [self.folder]
         found = subprocess.run(["du", "-scm", *folders], capture_output=True, text=True, check=True)

@@ -73,7 +73,7 @@ def _shapes(texts: Sequence[str]) -> dict[str, tuple[int, ...]]:
     "--concurrency",
     metavar="NUMBERS",
     callback=_numbers,
-    help="Closed loop: the number of connections, each of which waits for its answer. Several "
+    help="Closed loop: the number of connections. Each waits for its answer. Several "
     "numbers are measured one after the other.  [default: 1,4,16]",
 )
 @click.option(

@@ -1,4 +1,4 @@
-"""The `ksrv` command: a group of commands, each of which has a module that is imported when the command is called.
+"""The `ksrv` command: a group of commands. The module of a command is imported when the command is called.
 
 So `ksrv --help` imports neither numpy nor the server. The summaries are here for the same reason; a test compares them
 with the commands' help.

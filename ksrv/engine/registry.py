@@ -331,7 +331,7 @@ class ModelRegistry:
         return failed[0] if failed else None
 
     def made_of(self, change: RepositoryChange) -> ModelEntry | None:
-        """Return the entry of a model after a change of which only a part of the versions could be loaded.
+        """Return the entry of a model after a change that could load only a part of the versions.
 
         A worker that is started later loads the model by this entry, so that it serves the same files.
 

@@ -1,4 +1,4 @@
-"""`BaseHandler`: four stages around a model, each of which a subclass may override alone.
+"""`BaseHandler`: four stages around a model. A subclass may override each alone.
 
 `handle` is the template method: preprocess, then inference or explain, then postprocess. Every
 attribute has a class-level default, so a subclass need not call `super().__init__()`. The argument of `postprocess` is

@@ -82,7 +82,7 @@ def encode(tensor: Tensor, spec: TensorSpec, encoding: Encoding) -> Tensor:
         raise HandlerFailed(f"{shown} cannot become {encoding.format.upper()}s")
     assert spec.output_image is not None  # the request was refused otherwise
     rgb = spec.output_image.color == "RGB"
-    rows = data  # a name of which mypy knows, inside `run`, that it is an array
+    rows = data  # mypy knows, inside `run`, that `rows` is an array
     elements: list[Element] = [b""] * len(rows)
 
     def run(start: int, stop: int) -> None:

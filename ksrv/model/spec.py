@@ -251,7 +251,7 @@ class TensorSpec:
         lengths: For each dimension of `shape` the name of its length, "" for none; empty if no
             dimension has a name. Inputs are padded along these dimensions, and outputs cut back.
         pad: How the input is padded; None for the defaults, or for an input without lengths.
-        mask_of: The length of which the input is the mask, or "". The server makes a mask that a request leaves out.
+        mask_of: The length that the input masks, or "". The server makes a mask that a request leaves out.
         blank: Whether null means an empty text in plain JSON, because the column of a table may lack values.
     """
 

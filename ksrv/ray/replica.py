@@ -1,4 +1,4 @@
-"""The class of which Ray Serve runs the replicas: each starts a ksrv server, and reports its address, health and load.
+"""The class whose replicas Ray Serve runs: each replica starts a ksrv server, and reports its address, health and load.
 
 Ray Serve calls the methods of `Replica` in its actor, the `async` methods on its event loop. A thread (`_keep_address`)
 renews the address, and stops the server in the end.

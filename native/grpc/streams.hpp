@@ -1,4 +1,4 @@
-// The calls of a connection. The session reports the events of HTTP/2 streams, each of which is a call.
+// The calls of a connection. The session reports the events of HTTP/2 streams; each stream is a call.
 //
 // The functions are in four files, by subject; see the private section.
 

@@ -401,7 +401,7 @@ private:
         return true;
     }
 
-    // Reads Infinity, -Infinity or NaN, of which the sign was read.
+    // Reads Infinity, -Infinity or NaN, after the sign.
     template <class T> bool special_real(const char *start, bool negative, T *value) noexcept {
         if (*at_ == 'I' && word("Infinity", 8)) {
             *value = std::numeric_limits<T>::infinity();

@@ -48,7 +48,7 @@ LengthBuckets::LengthBuckets(std::uint32_t multiple, double waste, std::uint32_t
     const double kept = 1.0 - std::min(waste, 0.99);
     for (std::uint64_t first = 1; first <= units(most_);) {
         first_.push_back(first);
-        // The bucket's last length is the largest of which `first` is at least the share `kept`. 1e-9 corrects
+        // The bucket's last length is the largest that makes `first` at least the share `kept` of it. 1e-9 corrects
         // rounding.
         const double last = std::floor(static_cast<double>(first) / kept + 1e-9);
         first = std::max(first, static_cast<std::uint64_t>(last)) + 1;

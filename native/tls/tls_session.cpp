@@ -115,7 +115,7 @@ ssize_t TlsSession::receive(void *data, size_t room) noexcept {
         wants_write = true;
         [[fallthrough]];
     case ERROR_WANT_READ:
-        // A record of which only the header has arrived is not pending, but it was counted.
+        // A record is counted, but not pending, while only its header has arrived.
         partial_record = partial_record || turn_records != records_before || openssl.SSL_has_pending(ssl) == 1;
         socket_unread = false;
         turn_records = 0;

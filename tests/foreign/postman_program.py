@@ -2,7 +2,7 @@
 
     python postman_program.py COLLECTION -e ENVIRONMENT [-d DATA] [--set NAME=VALUE] [--rows NAME,NAME] --junitxml=REPORT
 
-The scripts of the tests are JavaScript, of which it reads `to.be.oneOf([...])`, `to.have.status(N)`, `to.match(pattern)` and
+The scripts of the tests are JavaScript. It reads only `to.be.oneOf([...])`, `to.have.status(N)`, `to.match(pattern)` and
 the `status_code` of a row. Answers of models with known weights are not compared, but an answer with a JSON
 content type has to be JSON. A repeated name of a request gets a number. It runs in the folder of the checkout that the paths of files begin in.
 """

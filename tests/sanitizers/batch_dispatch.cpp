@@ -1,7 +1,7 @@
 // Requests from sockets to a handler process's ring and back, without Python: native/process driven by the
 // HTTP server's threads, an instance's thread, and a thread that plays the process. It sometimes answers over the
 // channel, dies and is replaced, and gives wrong answers. Rows have a few bytes, or are so long that they are in large
-// places, some of which the process keeps for a while.
+// places, and the process keeps some of them for a while.
 //
 // Arguments: requests of each client. Prints how many were answered and exits 1 when something is wrong.
 

@@ -75,7 +75,7 @@ def test_seeds_of_full_server_end_every_connection_in_time(files):
 @pytest.mark.timeout(600)
 def test_seed_repeats_its_simulation(files, tmp_path):
     again = write_certificate(tmp_path)
-    for seed in (7, 551):  # of which the second has TLS
+    for seed in (7, 551):  # the second has TLS
         first = simulated(files, seed, 1)
         assert "trace" in first and simulated(again, seed, 1) == first
     assert simulated(files, 7, 1) != simulated(files, 8, 1)

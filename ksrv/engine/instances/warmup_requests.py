@@ -3,7 +3,7 @@
 They are generated from the model's description (zeros), or come from its sample files:
 
 - `.json`: a request as the REST route takes it, all of it in JSON;
-- `.jsonl`: records of requests (`ksrv.records`), of which the first 16 are run;
+- `.jsonl`: records of requests (`ksrv.records`); only the first 16 are run;
 - `.npy`: an array for the model's only input;
 - any other file: its bytes, as one image or element of the model's only input.
 

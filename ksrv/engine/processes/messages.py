@@ -58,7 +58,7 @@ class MessageType(IntEnum):
     process.
 
     Events (log records, metrics) have a separate socket, so that they also arrive between batches, and never delay an
-    answer. LEVEL is sent to the process on that socket. Each class below says of which types it is the content. LOADED
+    answer. LEVEL is sent to the process on that socket. Each class below names the types whose content it is. LOADED
     contains a `ModelSpec`, and METRIC a `MetricRecord`. CLOSE (end the process) and GIVE_UP (end the requests of a
     batch whose clients do not read) have no content.
     """

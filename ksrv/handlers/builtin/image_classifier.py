@@ -1,6 +1,6 @@
 """`handler: image_classifier`: the likeliest classes of each image.
 
-Outputs, of which the first four are answered unless model.yaml declares others:
+Outputs; ksrv answers with the first four unless model.yaml declares others:
 
 - `output`, BYTES [-1]: for each image a JSON object of the `topk` labels and their probabilities, in
   falling order, as TorchServe answers;

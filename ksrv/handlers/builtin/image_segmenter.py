@@ -1,6 +1,6 @@
 """`handler: image_segmenter`: the likeliest class of each pixel, and its probability.
 
-Outputs, of which the first two are answered unless model.yaml declares others:
+Outputs; ksrv answers with the first two unless model.yaml declares others:
 
 - `class`, INT32 [-1, H, W], and `probability`, FP32 [-1, H, W];
 - `output`, BYTES [-1]: for each image the nested JSON list [H][W][class, probability] that

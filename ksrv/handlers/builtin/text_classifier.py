@@ -1,7 +1,6 @@
 """`handler: text_classifier`: the probability of each label, for every text of a batch.
 
-Input `text`, BYTES [-1], in UTF-8. Outputs, of which the first four are answered unless model.yaml
-declares others:
+Input `text`, BYTES [-1], in UTF-8. Outputs; ksrv answers with the first four unless model.yaml declares others:
 
 - `output`, BYTES [-1]: for each text a JSON object of all labels and their probabilities;
 - `label`, BYTES [-1]; `class`, INT64 [-1]; `probability`, FP32 [-1]: the likeliest label;

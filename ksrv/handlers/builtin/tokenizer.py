@@ -1,7 +1,7 @@
 """Splits a text into the words and n-grams that models for TorchServe's text classifier were trained with.
 
 HTML tags and entities are removed, letters become lower case, contractions are written out, and accents and punctuation
-are removed. The rest is split into words and n-grams, each of which has a number in the vocabulary.
+are removed. The rest is split into words and n-grams, whose numbers are in the vocabulary.
 """
 
 import re

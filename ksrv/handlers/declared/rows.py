@@ -45,7 +45,7 @@ class Parameter(NamedTuple):
     """A parameter of the function.
 
     Attributes:
-        fields: The inputs of which it is made: one, or one for each field of a record.
+        fields: The inputs that it is made from: one, or one for each field of a record.
         record: The type of the record; None for a single input.
     """
 

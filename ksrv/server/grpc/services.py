@@ -63,7 +63,7 @@ class Method:
         answer: Returns the answer for the message of a unary call; None for the other kinds.
         infer: Reads and writes the messages of a unary call that runs in the engine; None for the other kinds.
         stream: Yields the answers for the messages of a stream; None for the other kinds.
-        permits: Returns the semaphore of which a stream needs a permit.
+        permits: Returns the semaphore whose permit a stream needs.
         pool: The pool whose threads run the method; None for calls that run in the engine.
         small: Whether the messages are always small.
         one_message: Whether a stream of answers takes exactly one message.

@@ -18,7 +18,7 @@ class HuffmanTable {
   public:
     enum class Kind { dc, ac };
 
-    // The meaning of the next bits, of which `bits` are consumed.
+    // The meaning of the next bits; `bits` of them are consumed.
     struct Entry {
         std::int16_t value;  // a coefficient, or the symbol if `step` is 0
         std::uint8_t step;   // how many coefficients to move on; BLOCK_END at the end of the block

@@ -21,7 +21,7 @@ namespace ksrv {
 
 class McuDecoder {
   public:
-    // Takes over the codes of a picture that was started and of which no row was read. This object must outlive the
+    // Takes over the codes of a picture that was started, before a row is read. This object must outlive the
     // library's decompressor, which keeps a pointer to it. False if the picture is not a baseline JPEG with a single
     // scan: the library then decodes its codes.
     bool take_over(jpeg_decompress_struct *state) noexcept;

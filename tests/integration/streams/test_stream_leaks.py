@@ -1,4 +1,4 @@
-"""A long stream to many clients, half of whom leave: nothing is left of it."""
+"""A long stream to many clients: half of them leave, and nothing is left of it."""
 
 import json
 import os
@@ -95,7 +95,7 @@ def count_answers(server: Server, chunks: int, leaves: bool) -> int:
 
 
 def ask_together(server: Server, clients: int, chunks: int, count=count_events) -> None:
-    """Let clients stream, every second of whom leaves early."""
+    """Let clients stream; every second client leaves early."""
     counted: list[tuple[bool, int]] = []
 
     def ask(leaves: bool) -> None:

@@ -27,7 +27,7 @@ FAILED = 400
 
 
 def ask_http(server, count):
-    """Send requests, of which every twentieth names no input of the model."""
+    """Send requests; every twentieth names no input of the model."""
     wrong = double_body().replace(b'"x"', b'"z"')
     with open_connection(server.http, 60) as connection:
         for number in range(count):

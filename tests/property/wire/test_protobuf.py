@@ -199,7 +199,7 @@ def test_arbitrary_bytes(data):
 
 
 def typed(field, packed):
-    """A request with one input, of which one typed field holds these bytes."""
+    """A request with one input that has these bytes in one typed field."""
     contents = bytes([field << 3 | 2, len(packed)]) + packed
     entry = b"\x2a" + bytes([len(contents)]) + contents
     return b"\x2a" + bytes([len(entry)]) + entry

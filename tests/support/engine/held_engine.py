@@ -1,4 +1,4 @@
-"""The engine for tests of a front end: models of a few lines, of which two are held until the test releases them."""
+"""The engine for tests of a front end: models of a few lines. Two of them wait until the test releases them."""
 
 import threading
 from collections.abc import Callable, Collection, Mapping

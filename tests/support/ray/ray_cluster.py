@@ -59,7 +59,7 @@ class TwoNodes:
 
     @property
     def raylet(self) -> int:
-        """The process id of the second node's raylet, of which all its processes descend."""
+        """The process id of the second node's raylet, the ancestor of all processes of the node."""
         return int(self.node.all_processes["raylet"][0].process.pid)
 
     @contextlib.contextmanager

@@ -77,7 +77,7 @@ export function seenBy(picture, image) {
   const boxed = properties.resize === "letterbox";
   const row = rowOf(size, sides, properties, boxed);
   let whole = row;
-  let start = [0, 0]; // of the picture in the row; negative where it is cut
+  let start = [0, 0]; // The row's pixel at which the picture begins; below 0 if the row cuts the picture off.
   if (boxed) {
     whole = proportional(size, sides, properties, boxed);
     if (properties.align !== "start") {

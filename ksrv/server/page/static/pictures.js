@@ -29,7 +29,7 @@ export async function readable(file, image) {
   return new File([blob], `${file.name.replace(/\.\w*$/, "")}.${type.slice(6)}`, { type });
 }
 
-/** A picture on a canvas that is not larger than the page needs: `{ canvas, context, scale }`. */
+/** Draws a picture on a canvas that is not larger than the page needs: `{ canvas, context, scale }`. */
 export function canvasOf(bitmap, most = 900) {
   const scale = Math.min(1, most / Math.max(bitmap.width, bitmap.height));
   const canvas = element("canvas");

@@ -54,7 +54,7 @@ def test_import_timeout_counts_cpu_time(
     monkeypatch.setattr(import_lock.time, "clock_gettime", of_holder)
     next(computed)
     assert not lock.acquire("next", 0.01)
-    assert len(looks) == 10  # each behind its 10 ms, of which it had 1
+    assert len(looks) == 10  # each after 10 ms, in which the holder computed for 1 ms
 
 
 def test_an_import_whose_thread_has_ended_is_not_waited_for():

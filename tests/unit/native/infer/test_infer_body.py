@@ -196,7 +196,7 @@ class TestFaults:
         ("opens", "closes"), [("[", "]"), ('{"a":', "}")], ids=["arrays", "objects"]
     )
     def test_the_depth_of_what_is_read_over(self, before, opens, closes):
-        """64 levels, of which an input's data is the fourth. Arrays are skipped 8 and 32 bytes at a time."""
+        """64 levels; the fourth is an input's data. Arrays are skipped 8 and 32 bytes at a time."""
         entry = '{"inputs":[{"name":"a","datatype":"INT8","shape":[0],"%s":%s}]}'
         for key, levels in (("other", 61), ("data", 61)):
             for more, leaf in itertools.product((0, 1, 9, 100), ("8", '"a"')):
