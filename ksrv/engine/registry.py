@@ -282,7 +282,7 @@ class ModelRegistry:
             counters = {version: loaded.lifetime for version, loaded in served.versions.items()}
             entry = again(served.entry, {v: loaded.source for v, loaded in served.versions.items()})
             self._put(name, dormant_versions(entry, served.fingerprints, counters))
-            retiring = self._retire(served.versions.values(), collects=False)
+            retiring = self._retire(served.versions.values(), self.drain_seconds, collects=False)
         finally:
             lock.release()
         until = time.monotonic() + seconds
@@ -399,7 +399,7 @@ class ModelRegistry:
         else:
             self._put(name, None)
             log.info("unloaded %s: its files are gone", name)
-        self._retire(served.versions.values())
+        self._retire(served.versions.values(), self.drain_seconds)
 
     def _update(self, served: ModelVersions | None, entry: ModelEntry) -> list[KsrvError]:
         """Load the versions of a model that differ from the serving versions, and log each load."""
@@ -472,13 +472,8 @@ class ModelRegistry:
         for lock in locks:
             with lock:  # a load that is under way is finished first
                 pass
-        retiring = [
-            threading.Thread(target=model.retire, args=(timeout,), daemon=True)
-            for model in self.models()
-        ]
-        for thread in retiring:
-            thread.start()
-        for thread in (*retiring, *self._retiring):
+        self._retire(self.models(), timeout)
+        for thread in self._retiring:
             thread.join()
 
     def _refresh(
@@ -558,7 +553,8 @@ class ModelRegistry:
         made = ModelVersions(versions, states, required=required, fingerprints=found, entry=entry)
         self._put(name, made)
         kept = set(map(id, versions.values()))
-        self._retire(model for model in before.versions.values() if id(model) not in kept)
+        gone = [model for model in before.versions.values() if id(model) not in kept]
+        self._retire(gone, self.drain_seconds)
         return failed
 
     def _load_one(self, source: ModelSource) -> ModelVersion | KsrvError:
@@ -600,20 +596,16 @@ class ModelRegistry:
         self.changed(name)
 
     def _retire(
-        self, models: Iterable[ModelVersion], *, collects: bool = True
+        self, models: Iterable[ModelVersion], timeout: float | None, *, collects: bool = True
     ) -> list[threading.Thread]:
-        """Retire versions, each on a separate thread, and return the threads.
-
-        Args:
-            collects: See `ModelVersion.retire`.
-        """
+        """Retire versions, each on a separate thread, and return the threads; see `ModelVersion.retire`."""
         with self._table_lock:
             self._retiring = [thread for thread in self._retiring if thread.is_alive()]
         begun = []
         for model in models:
             thread = threading.Thread(
                 target=model.retire,
-                args=(self.drain_seconds,),
+                args=(timeout,),
                 kwargs={"collects": collects},
                 name="ksrv-retire",
                 daemon=True,
