@@ -214,14 +214,12 @@ class ModelVersion(InstanceHost):
                 callback(known)
             return known
         handle = self._validated(request)
-        if isinstance(handle, SplitRequest):
-            if request.remember is not None:
-                handle.add_done_callback(partial(_remember_joined, request.remember))
-            if callback is not None:
-                handle.add_done_callback(callback)
-            return handle
+        if isinstance(handle, SplitRequest) and request.remember is not None:
+            handle.add_done_callback(partial(_remember_joined, request.remember))
         if callback is not None:
             handle.add_done_callback(callback)
+        if isinstance(handle, SplitRequest):
+            return handle
         # At the deadline a timer answers the request. But a thread that runs a handler inline cannot return before the
         # handler does. So it may only do so if the executor keeps deadlines, or the request has none.
         caller_blocks = caller_blocks and (self._bounded or handle.deadline_ns == NO_DEADLINE)
