@@ -6,6 +6,7 @@ it.
 """
 
 import functools
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, is_dataclass, replace
 from typing import Annotated, Any, NamedTuple, Self, get_type_hints
@@ -249,13 +250,12 @@ def total(
         stage: StageTimes(tuple(buckets), count, ns)
         for stage, (buckets, count, ns) in sums["stages"].items()
     }
-    counted: dict[str, int] = {}
+    counted = Counter[str]()
     for mapping in counts:
-        for reason, number in mapping.items():
-            counted[reason] = counted.get(reason, 0) + number
-    rejected = {reason: counted.get(reason, 0) for reason in BOUNDS_COUNTED}
-    expired = counted.get("expired_queued", 0) + counted.get("expired_running", 0)
-    cancelled, invalid = counted.get("cancelled", 0), counted.get("invalid", 0)
+        counted.update(mapping)
+    rejected = {reason: counted[reason] for reason in BOUNDS_COUNTED}
+    expired = counted["expired_queued"] + counted["expired_running"]
+    cancelled, invalid = counted["cancelled"], counted["invalid"]
     failed = stages["failed"]
     refused = sum(rejected.values()) + expired + cancelled + invalid
     return ModelStatistics(

@@ -6,6 +6,7 @@ as values, so that clients cannot create series.
 
 import platform
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import accumulate
 from typing import Any, TypeAlias
 
 from prometheus_client.core import (
@@ -111,12 +112,7 @@ def _times(models: Sequence[ModelStatistics]) -> Iterator[Metric]:
 
 
 def _histogram(times: StageTimes) -> tuple[list[tuple[str, float]], float]:
-    buckets: list[tuple[str, float]] = []
-    below = 0
-    for bound, count in zip([*_BOUNDS, "+Inf"], times.buckets, strict=True):
-        below += count
-        buckets.append((bound, below))
-    return buckets, times.ns / 1e9
+    return list(zip([*_BOUNDS, "+Inf"], accumulate(times.buckets), strict=True)), times.ns / 1e9
 
 
 def _sizes(model: ModelStatistics) -> tuple[list[tuple[str, float]], float]:
