@@ -80,11 +80,8 @@ def load_model_config(
     """
     folders = [folder] if version_folder is None else [version_folder, folder]
     path = next((at / CONFIG_NAME for at in folders if (at / CONFIG_NAME).is_file()), None)
-    if path is None:
-        document = _without_config(folders, formats)
-    else:
-        document = Document.read(path)
-        document.value = {} if document.value is None else document.value
+    document = Document.read(path) if path else _without_config(folders, formats)
+    document.value = {} if document.value is None else document.value
     with document.naming_faults():
         return _read(document, folders, folder, formats, has_file=path is not None)
 

@@ -118,10 +118,8 @@ class LogStream:
             with self._lock:
                 self._waiting.popleft()
                 self._waiting_bytes -= len(data)
-                if written:
-                    lost = self._unreported()
-                else:
-                    lost = 0
+                lost = self._unreported() if written else 0
+                if not written:
                     self._lose(data)
             _report(lost)
 
