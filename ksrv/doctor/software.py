@@ -64,9 +64,9 @@ def versions() -> Iterator[Finding]:
     for extra, requirements in _requirements().items():
         if extra in FOR_DEVELOPMENT:
             continue
-        releases = {one: _release(re.split(r"[^\w.-]", one)[0]) for one in requirements}
-        missing = [one for one, release in releases.items() if release is None]
-        shown = ", ".join(f"{one} ({release or 'missing'})" for one, release in releases.items())
+        releases = {line: _release(re.split(r"[^\w.-]", line)[0]) for line in requirements}
+        missing = [line for line, release in releases.items() if release is None]
+        shown = ", ".join(f"{line} ({release or 'missing'})" for line, release in releases.items())
         yield judged(
             not missing, f"packages for {extra}" if extra else "packages", shown,
             "note" if extra else "wrong",

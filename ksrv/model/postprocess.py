@@ -16,7 +16,7 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
     """The keys of every step.
 
     Attributes:
-        of: The output to take; by default the only one.
+        of: The output to take; by default the only output.
         to: The name of the result.
     """
 
@@ -31,7 +31,7 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
         """
         keys = [(key, getattr(self, key, "")) for key in ("scores", "classes")]
         also = [("also", name) for name in getattr(self, "also", ())]
-        return [("of", self.of or only), *(one for one in keys if one[1]), *also]
+        return [("of", self.of or only), *(pair for pair in keys if pair[1]), *also]
 
 
 class Softmax(Step, frozen=True, kw_only=True):
@@ -136,7 +136,7 @@ class Ctc(Step, frozen=True, kw_only=True):
     Attributes:
         of: The output with the probabilities, [rows, steps, characters + 1]; by default the only output.
         to: The results are TO_text and TO_score.
-        alphabet: The characters in order, or a .txt file with one on each line; without the blank.
+        alphabet: The characters in order, or a .txt file with a character on each line; without the blank.
         blank: The index of the blank; -1 for the last.
     """
 
@@ -183,9 +183,9 @@ class PostprocessStep(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def given(self) -> list[tuple[str, Step]]:
-        """The names and steps that were given; a step that was checked has one."""
+        """The names and steps that were given; a checked entry has a single step."""
         found = {name: getattr(self, name) for name in self.__struct_fields__}
-        return [one for one in found.items() if one[1] is not None]
+        return [pair for pair in found.items() if pair[1] is not None]
 
 
 def problems(step: Step) -> Iterator[tuple[str, str]]:

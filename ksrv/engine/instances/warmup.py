@@ -219,14 +219,14 @@ def _copied(tensor: Tensor) -> Tensor:
     return Tensor(tensor.name, tensor.datatype, tensor.shape, data)
 
 
-def are_alike(one: Tensor, other: Tensor) -> bool:
-    """Tell whether two outputs are equal, apart from rounding."""
-    if one.shape != other.shape or one.datatype != other.datatype:
+def are_alike(first: Tensor, second: Tensor) -> bool:
+    """Tell whether two outputs are equal, except for rounding."""
+    if first.shape != second.shape or first.datatype != second.datatype:
         return False
-    if isinstance(one.data, list) or isinstance(other.data, list):
-        return one.data == other.data
-    first, second = widened(one.data, one.datatype), widened(other.data, one.datatype)
-    return bool(np.allclose(first, second, TOLERANCE, TOLERANCE, equal_nan=True))
+    if isinstance(first.data, list) or isinstance(second.data, list):
+        return first.data == second.data
+    mine, other = widened(first.data, first.datatype), widened(second.data, second.datatype)
+    return bool(np.allclose(mine, other, TOLERANCE, TOLERANCE, equal_nan=True))
 
 
 def _lower(rows: int) -> str:

@@ -85,7 +85,7 @@ class ObjectDetector(Preset):
             # Scores without a batch dimension: these are the tensors of a single image.
             rows = None if arrays["scores"].ndim == 1 else zip(*arrays.values(), strict=True)
             outputs = [dict(zip(PARTS, row, strict=True)) for row in rows] if rows else [arrays]
-        scores, labels, boxes = ([to_array(one[name]) for one in outputs] for name in PARTS)
+        scores, labels, boxes = ([to_array(image[name]) for image in outputs] for name in PARTS)
         return {
             "scores": padded(scores, np.float32, filler=np.nan),  # reaches no threshold
             "labels": padded(labels, np.int64),

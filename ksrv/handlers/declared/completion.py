@@ -80,11 +80,11 @@ def add_steps(handler: Any, context: HandlerContext) -> None:
             f"postprocess: is for handlers that keep this stage and handle; {type(handler).__name__} does not"
         )
     context.steps = Steps(
-        [step for one in config.postprocess for _, step in one.given],
+        [step for entry in config.postprocess for _, step in entry.given],
         context.labels,
         context.model_name,
-        config.answered or [one.name for one in config.outputs],
-        takes_images=any(one.image is not None for one in context.spec.inputs),
+        config.answered or [output.name for output in config.outputs],
+        takes_images=any(entry.image is not None for entry in context.spec.inputs),
     )
     handler.postprocess, context.passes_outputs = context.steps.run, False
 

@@ -38,10 +38,10 @@ def threshold(step: Threshold, named: Mapping[str, Any], _: object = None) -> di
     """Return the entries of each output whose score, in the first output, reaches the threshold, and their number."""
     arrays = {name: to_array(value) for name, value in named.items()}
     kept = next(iter(arrays.values())) >= step.least
-    found = {
-        name: padded([row[at] for row, at in zip(one, kept, strict=True)], one.dtype, one.shape[2:])
-        for name, one in arrays.items()
-    }
+    found = {}
+    for name, rows in arrays.items():
+        parts = [row[at] for row, at in zip(rows, kept, strict=True)]
+        found[name] = padded(parts, rows.dtype, rows.shape[2:])
     return found | {"count": kept.sum(axis=1, dtype=np.int32)}
 
 
@@ -69,12 +69,12 @@ def nms(step: Nms, named: Mapping[str, Any], images: Sequence[ImagePlacement]) -
         inside, *parts = _chosen(step, inside, scores[row], rest[1][row] if rest[1:] else None)
         mapped = images[row].to_image(inside) if step.to_image and images else inside
         found.append((mapped, *parts))
-    corners, classes, best = ([one[at] for one in found] for at in range(3))
+    corners, classes, best = ([parts[at] for parts in found] for at in range(3))
     return {
         "boxes": padded(corners, np.float32, (4,)),
         "class": padded(classes, np.int64),
         "score": padded(best, np.float32),
-        "count": np.array([len(one) for one in best], np.int32),
+        "count": np.array(list(map(len, best)), np.int32),
     }
 
 

@@ -93,8 +93,8 @@ def top_k(step: TopK, named: Mapping[str, Any], _: object = None) -> dict[str, A
 def labels_of(classes: Array, labels: Sequence[str]) -> Array:
     """Return the label of each class: the number of a class without a label, and "" for -1, which is not a class."""
     named = [
-        "" if one < 0 else labels[one] if one < len(labels) else str(one)
-        for one in classes.ravel().tolist()
+        "" if index < 0 else labels[index] if index < len(labels) else str(index)
+        for index in classes.ravel().tolist()
     ]
     return np.array(named, object).reshape(classes.shape)
 

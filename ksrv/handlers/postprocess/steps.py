@@ -157,8 +157,8 @@ class Steps:
         kind = getattr(value, "datatype", None) or str(value.dtype)
         labels = len(self.labels or ())
         wanted = _wanted(step, path[-1], len(shape), labels or MOST_CLASSES)
-        if not any(_fits(shape, one) for one in wanted):
-            shown = " or ".join(str(list(one)) for one in wanted)
+        if not any(_fits(shape, sizes) for sizes in wanted):
+            shown = " or ".join(str(list(sizes)) for sizes in wanted)
             hint = f"; labels: names {labels} classes" if labels else ""
             raise Fault(path, f"takes the shape {shown}, and {quote(name)} has {shape}{hint}")
         if kind in ("BYTES", "object") and path[-1] != "also":
@@ -170,7 +170,7 @@ class Steps:
         row, entries = ("INT32", (-1,)), (-1, -1)
         rest = tuple(np.delete(shape, getattr(step, "axis", -1)).tolist())
         best = (-1, *(min(getattr(step, "k", 1), size) for size in shape[1:2]))
-        kept = {name: (one.datatype, (*entries, *one.shape[2:])) for name, one in named.items()}
+        kept = {name: (spec.datatype, (*entries, *spec.shape[2:])) for name, spec in named.items()}
         ranked = {"class": ("INT64", entries), "score": ("FP32", entries)}
         results: dict[type[keys.Step], dict[str, tuple[str, Shape]]] = {
             keys.Argmax: {"class": ("INT32", rest), "score": ("FP32", rest)},
@@ -184,7 +184,7 @@ class Steps:
         if isinstance(step, keys.TopK | keys.Nms) and self.labels is not None:
             made["label"] = ("BYTES", made["class"][1])
         file = "image/png" if isinstance(step, keys.Mask) else ""
-        return {key: TensorSpec(key, *one, content_type=file) for key, one in made.items()}
+        return {key: TensorSpec(key, *form, content_type=file) for key, form in made.items()}
 
 
 def _wanted(step: keys.Step, key: object, rank: int, classes: int) -> Sequence[Shape]:
@@ -217,5 +217,5 @@ def _wanted(step: keys.Step, key: object, rank: int, classes: int) -> Sequence[S
 
 def _fits(shape: Sequence[int], wanted: Shape) -> bool:
     return len(shape) == len(wanted) and all(
-        size == -1 or allows(one, size) for size, one in zip(shape, wanted, strict=True)
+        size == -1 or allows(bound, size) for size, bound in zip(shape, wanted, strict=True)
     )
