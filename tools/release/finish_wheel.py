@@ -18,12 +18,11 @@ import os
 import re
 import sys
 import tempfile
-import uuid
-from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from cyclonedx_document import document
 from origin import Package, library, package_of, run
 
 SBOM = "sboms/ksrv.cdx.json"
@@ -106,30 +105,21 @@ def bill(folder: Path, wheel: str) -> dict[str, Any]:
     ours = f"pkg:pypi/{name}@{version}"
     files = sorted(path for path in folder.rglob("*.so*") if not path.name.startswith(CORE))
     components = [*(component(file, folder) for file in files), generator()]
-    seconds = int(os.environ.get("SOURCE_DATE_EPOCH", 0))
-    content = wheel + json.dumps(components)
-    return {
-        "bomFormat": "CycloneDX",
-        "specVersion": "1.6",
-        "serialNumber": uuid.uuid5(uuid.NAMESPACE_URL, content).urn,
-        "version": 1,
-        "metadata": {
-            "timestamp": datetime.fromtimestamp(seconds, UTC).isoformat(),
-            "component": {
-                "type": "application",
-                "bom-ref": ours,
-                "name": name,
-                "version": version,
-                "licenses": [{"license": {"id": "Apache-2.0"}}],
-                "purl": f"{ours}?file_name={wheel}",
-            },
-        },
-        "components": components,
-        "dependencies": [
-            {"ref": ours, "dependsOn": [one["bom-ref"] for one in components]},
-            *({"ref": one["bom-ref"]} for one in components),
-        ],
+    release = {
+        "bom-ref": ours,
+        "name": name,
+        "version": version,
+        "licenses": [{"license": {"id": "Apache-2.0"}}],
+        "purl": f"{ours}?file_name={wheel}",
     }
+    needed = [entry["bom-ref"] for entry in components]
+    return document(
+        wheel + json.dumps(components),
+        int(os.environ.get("SOURCE_DATE_EPOCH", 0)),
+        release,
+        components=components,
+        dependencies=[{"ref": ours, "dependsOn": needed}, *({"ref": entry} for entry in needed)],
+    )
 
 
 def finish(wheel: Path, into: Path) -> Path:

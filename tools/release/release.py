@@ -97,7 +97,7 @@ def complete(folder: Path, key: Key | None) -> None:
         check_provenance(file, commit)
     runtime = folder / f"ksrv-{version}.runtime.cdx.json"
     bills = [*map(bill_in, wheels), json.loads(runtime.read_text())]
-    packages = [one for bill in bills for one in bill["components"] if "purl" in one]
+    packages = [entry for bill in bills for entry in bill["components"] if "purl" in entry]
     document = folder / f"ksrv-{version}.vex.cdx.json"
     document.write_text(json.dumps(vex(version, int(commit.epoch), packages), indent=1) + "\n")
     files = [archive, *wheels, runtime, document]

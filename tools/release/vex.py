@@ -6,11 +6,11 @@ advisories.toml, whose rows win.
 
 import re
 import tomllib
-import uuid
 from collections.abc import Iterator, Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+
+from cyclonedx_document import document
 
 ADVISORIES = Path(__file__).with_name("advisories.toml")
 PAGE = Path(__file__).resolve().parents[2] / "docs/security.md"
@@ -87,17 +87,8 @@ def vex(version: str, epoch: int, packages: Sequence[dict[str, Any]]) -> dict[st
             kept = {key: package[key] for key in ("type", "name", "version", "purl")}
             named[purl] = kept | {"bom-ref": purl}
         found += [vulnerability(row, number, [ours, *sorted(about)]) for number in row["ids"]]
-    return {
-        "bomFormat": "CycloneDX",
-        "specVersion": "1.6",
-        "serialNumber": uuid.uuid5(uuid.NAMESPACE_URL, f"{ours} {epoch} vex").urn,
-        "version": 1,
-        "metadata": {
-            "timestamp": datetime.fromtimestamp(epoch, UTC).isoformat(),
-            "component": {
-                "type": "application", "bom-ref": ours, "name": "ksrv", "version": version, "purl": ours,
-            },
-        },
-        "components": [named[purl] for purl in sorted(named)],
-        "vulnerabilities": found,
-    }  # fmt: skip
+    release = {"bom-ref": ours, "name": "ksrv", "version": version, "purl": ours}
+    components = [named[purl] for purl in sorted(named)]
+    return document(
+        f"{ours} {epoch} vex", epoch, release, components=components, vulnerabilities=found
+    )
