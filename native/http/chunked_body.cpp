@@ -2,6 +2,8 @@
 
 #include "http/chunked_body.hpp"
 
+#include "http/characters.hpp"
+
 namespace ksrv {
 
 namespace {
@@ -10,14 +12,6 @@ int hexadecimal(unsigned char c) noexcept {
     if (c >= '0' && c <= '9') return c - '0';
     const unsigned char lower = static_cast<unsigned char>(c | 0x20);
     return lower >= 'a' && lower <= 'f' ? lower - 'a' + 10 : -1;
-}
-
-// `token` characters (RFC 9110 5.6.2).
-bool is_token(unsigned char c) noexcept {
-    if ((c >= '0' && c <= '9') || ((c | 0x20) >= 'a' && (c | 0x20) <= 'z')) return true;
-    for (const char mark : "!#$%&'*+-.^_`|~")
-        if (mark != 0 && c == static_cast<unsigned char>(mark)) return true;
-    return false;
 }
 
 // Blanks, visible characters and bytes above ASCII.
@@ -70,27 +64,16 @@ void ChunkDecoder::step(unsigned char c) noexcept {
         begin_line();
         return;
     case State::trailer:
-        if (c == '\r') {
-            state_ = State::end_lf;
-        } else if (is_token(c)) {
-            state_ = State::trailer_name;
-        } else {
-            return fail(ChunkFault::trailer);
-        }
+        if (c != '\r' && !is(c, TOKEN)) return fail(ChunkFault::trailer);
+        state_ = c == '\r' ? State::end_lf : State::trailer_name;
         return;
     case State::trailer_name:
-        if (c == ':') {
-            state_ = State::trailer_value;
-        } else if (!is_token(c)) {
-            return fail(ChunkFault::trailer);
-        }
+        if (c != ':' && !is(c, TOKEN)) return fail(ChunkFault::trailer);
+        if (c == ':') state_ = State::trailer_value;
         return;
     case State::trailer_value:
-        if (c == '\r') {
-            state_ = State::trailer_lf;
-        } else if (!is_text(c)) {
-            return fail(ChunkFault::trailer);
-        }
+        if (c != '\r' && !is_text(c)) return fail(ChunkFault::trailer);
+        if (c == '\r') state_ = State::trailer_lf;
         return;
     case State::trailer_lf:
         if (c != '\n') return fail(ChunkFault::trailer);
@@ -134,14 +117,14 @@ void ChunkDecoder::step_extension(unsigned char c) noexcept {
             state_ = State::quoted;
             return;
         }
-        if (!is_token(c)) return fail(ChunkFault::size);
+        if (!is(c, TOKEN)) return fail(ChunkFault::size);
         named_ = state_ == State::name_start;
         state_ = named_ ? State::name : State::value;
         return;
     default:
         break;
     }
-    if (is_token(c) && (state_ == State::name || state_ == State::value)) return;
+    if (is(c, TOKEN) && (state_ == State::name || state_ == State::value)) return;
     if (blank) {
         state_ = State::blank;
     } else if (c == ';') {
@@ -165,11 +148,7 @@ void ChunkDecoder::end_size() noexcept {
     }
     if (chunks_ == most_chunks_) return fail(ChunkFault::count);
     ++chunks_;
-    if (left_ > UINT64_MAX - announced_) {
-        announced_ = UINT64_MAX;
-    } else {
-        announced_ += left_;
-    }
+    announced_ = left_ > UINT64_MAX - announced_ ? UINT64_MAX : announced_ + left_;
     if (announced_ > most_bytes) return fail(ChunkFault::length);
     state_ = State::contents;
 }
