@@ -11,6 +11,8 @@
 #include <cstdint>
 #include <mutex>
 
+#include "base/clock.hpp"
+
 namespace ksrv {
 
 class MonotonicCondition {
@@ -33,8 +35,9 @@ class MonotonicCondition {
         pthread_cond_wait(&condition_, lock.mutex()->native_handle());
     }
 
-    // Returns at the latest when CLOCK_MONOTONIC reaches `until_ns`, or earlier for any reason.
+    // Returns at the latest when CLOCK_MONOTONIC reaches `until_ns`, or earlier for any reason. NEVER has no limit.
     void wait_until(std::unique_lock<std::mutex> &lock, std::int64_t until_ns) noexcept {
+        if (until_ns == NEVER) return wait(lock);
         constexpr std::int64_t SECOND_NS = 1'000'000'000;
         timespec until{};
         until.tv_sec = until_ns / SECOND_NS;

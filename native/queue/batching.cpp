@@ -112,7 +112,7 @@ Take Queue::take(std::size_t slot, Request **out, std::size_t room, std::size_t 
                 return taken;
             }
         }
-        wait_until(instances_, lock, wake);
+        instances_.wait_until(lock, wake);
     }
 }
 
@@ -226,7 +226,7 @@ Take Queue::prefetch(Request **out, std::size_t room, std::size_t *count,
             if (idle_ > 0 && complete) return TAKE_INSTANCE_IDLE;
             if (idle_ > 0) wake = delay_ends_ns;
         }
-        wait_until(prefetcher_, lock, wake);
+        prefetcher_.wait_until(lock, wake);
     }
 }
 

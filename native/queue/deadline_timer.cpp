@@ -76,11 +76,7 @@ void Timer::run() noexcept {
         const std::int64_t wake = wake_at_.load(std::memory_order_relaxed);
         const std::int64_t now = now_ns();
         if (wake > now) {
-            if (wake == NEVER) {
-                sooner_.wait(lock);
-            } else {
-                sooner_.wait_until(lock, wake);
-            }
+            sooner_.wait_until(lock, wake);
             continue;
         }
         try {

@@ -413,7 +413,7 @@ bool Queue::wait_empty(std::int64_t until_ns) noexcept {
     std::unique_lock<std::mutex> lock(mutex_);
     while (open_ > 0) {
         if (until_ns != NEVER && now_ns() >= until_ns) return false;
-        wait_until(empty_, lock, until_ns);
+        empty_.wait_until(lock, until_ns);
     }
     return true;
 }

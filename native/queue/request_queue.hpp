@@ -270,15 +270,6 @@ class Queue {
 
     bool fills_a_batch(const Request *first, std::uint64_t max_rows) noexcept;
 
-    static void wait_until(MonotonicCondition &condition, std::unique_lock<std::mutex> &lock,
-                           std::int64_t until) noexcept {
-        if (until == NEVER) {
-            condition.wait(lock);
-        } else {
-            condition.wait_until(lock, until);
-        }
-    }
-
     std::mutex mutex_;
     MonotonicCondition instances_, prefetcher_, empty_;
     std::map<std::uint32_t, Line> lines_;    // by `level`
