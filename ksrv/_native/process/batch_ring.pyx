@@ -19,7 +19,6 @@ from typing import Any
 cimport numpy as cnp
 from cpython.bytes cimport PyBytes_FromStringAndSize
 from cpython.exc cimport PyErr_CheckSignals
-from cpython.ref cimport Py_INCREF
 from cpython.unicode cimport PyUnicode_AsUTF8AndSize
 cimport cython
 from libc.errno cimport errno
@@ -369,14 +368,8 @@ cdef class ProcessRing(SharedMemory):
                 sizes[i] = (<tuple>tail)[i - 1]
                 if sizes[i] == -1:
                     sizes[i] = <cnp.npy_intp>head.row_length
-            if large is None:
-                array = new_array(dtype, rank, sizes)
-            else:
-                array = new_array(
-                    dtype, rank, sizes, <void *>(slot + at), cnp.NPY_ARRAY_WRITEABLE
-                )
-                Py_INCREF(large)  # owned by the array from here on
-                cnp.PyArray_SetBaseObject(array, large)
+            data = NULL if large is None else <void *>(slot + at)
+            array = new_array(dtype, rank, sizes, data, large)
             nbytes = <size_t>cnp.PyArray_NBYTES(array)
             if nbytes > most or at > most - nbytes:
                 raise ValueError(f"the rows of the input {name} exceed the ring")

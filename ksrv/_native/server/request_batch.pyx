@@ -23,7 +23,6 @@ A form describes the rows of an input: a tuple of (name, datatype, tail, padding
 
 cimport numpy as cnp
 from cpython.pyport cimport PY_SSIZE_T_MAX
-from cpython.ref cimport Py_INCREF
 from cpython.unicode cimport PyUnicode_AsUTF8AndSize
 cimport cython
 from libc.stddef cimport ptrdiff_t
@@ -315,13 +314,10 @@ cdef cnp.ndarray _array(
     sizes[0] = <cnp.npy_intp>rows
     for i in range(declared.tail.size()):
         sizes[i + 1] = <int64_t>row_length if declared.tail[i] == -1 else declared.tail[i]
-    array = new_array(
+    return new_array(
         DTYPES[<int>declared.datatype], <int>declared.tail.size() + 1, sizes,
-        block.block.data + offset, cnp.NPY_ARRAY_WRITEABLE,
+        block.block.data + offset, block,
     )
-    Py_INCREF(block)  # the array takes over this reference
-    cnp.PyArray_SetBaseObject(array, block)
-    return array
 
 
 cdef int _add_input(

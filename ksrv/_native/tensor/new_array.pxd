@@ -14,10 +14,15 @@ cdef extern from "numpy/arrayobject.h":
 
 
 cdef inline cnp.ndarray new_array(
-    object dtype, int rank, const cnp.npy_intp *sizes, void *data=NULL, int flags=0
+    object dtype, int rank, const cnp.npy_intp *sizes, void *data=NULL, object owner=None
 ):
-    """Return a contiguous array. Without `data`, of uninitialized memory that it owns."""
+    """Return a contiguous array: of uninitialized memory, or over `data`, which `owner` owns."""
+    cdef int flags = 0 if owner is None else cnp.NPY_ARRAY_WRITEABLE
     Py_INCREF(dtype)  # the array takes over this reference
-    return PyArray_NewFromDescr(
+    array = PyArray_NewFromDescr(
         &PyArray_Type, <cnp.dtype>dtype, rank, sizes, NULL, data, flags, NULL
     )
+    if owner is not None:
+        Py_INCREF(owner)  # likewise
+        cnp.PyArray_SetBaseObject(array, owner)
+    return array
