@@ -45,11 +45,7 @@ struct TicketKeys::Shared {
         const int64_t age = now - current_since;
         if (current_since != 0 && age < PERIOD_NS) return true;
         has_previous = current_since != 0 && age < 2 * PERIOD_NS;
-        if (has_previous) {
-            previous = current;
-        } else {
-            memset(&previous, 0, sizeof previous);
-        }
+        previous = has_previous ? current : Key{};
         current_since = 0;
         if (openssl.RAND_bytes(reinterpret_cast<unsigned char *>(&current), sizeof current) != 1) return false;
         current_since = now;
