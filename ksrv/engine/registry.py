@@ -254,12 +254,8 @@ class ModelRegistry:
     def timeout_of(self, name: str) -> float:
         """Return the seconds that a request for a dormant model may wait for its load."""
         served = self._table.get(name)
-        configs = (
-            [version.config for version in served.entry.versions.values()]
-            if served and served.entry
-            else []
-        )
-        limits = [config.timeout_ms for config in configs if config is not None]
+        sources = served.entry.versions.values() if served and served.entry else ()
+        limits = [source.config.timeout_ms for source in sources if source.config is not None]
         return max(limits, default=0) / 1000 or UNLIMITED_SECONDS
 
     def put_away(self, name: str, seconds: float) -> bool:
