@@ -15,7 +15,7 @@ TEST_JOBS ?= $(shell expr 3 \* $(JOBS))
 # Without compiled modules each of the tests' processes rewrites the assertions of pytest's plugins again, for seconds.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: system demo demo-once serve test test-long test-again test-slow test-faults test-advisories soak test-processes test-decoders test-oldest test-page test-editors test-openvino test-packages test-dialects test-foreign docs references test-kserve test-ray check format protos bench bench-load bench-grpc bench-peers guard guard-baseline simulate fuzz asan test-aarch64 coverage dist wheels locks sbom licences clean help
+.PHONY: system demo demo-once serve test test-long test-again test-slow test-faults test-advisories soak test-processes test-decoders test-oldest test-page test-editors test-openvino test-packages test-dialects test-pull test-foreign docs references test-kserve test-ray check format protos bench bench-load bench-grpc bench-peers guard guard-baseline simulate fuzz asan test-aarch64 coverage dist wheels locks sbom licences clean help
 
 help: ## show this list
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  %-14s %s\n", $$1, $$2}'
@@ -244,6 +244,19 @@ test-dialects: $(DIALECTS_VENV)/.installed $(TFSERVING_VENV)/.installed ## the d
 	$(DIALECTS_VENV)/bin/python -m pytest tests/integration/docs/test_tutorials.py -m long -k tabular
 	$(TFSERVING_VENV)/bin/python -m pytest tests/dialects/tfserving
 
+# The libraries that copy models from stores, and a server that speaks S3, in a separate environment.
+PULL_VENV ?= .venv-pull
+
+$(PULL_VENV)/.installed: $(VENV)/.built pyproject.toml
+	$(PYTHON) -m venv $(PULL_VENV)
+	$(PULL_VENV)/bin/python -m pip install -q --disable-pip-version-check -c constraints.txt setuptools wheel Cython numpy
+	$(PULL_VENV)/bin/python -m pip install -q --disable-pip-version-check -c constraints.txt --no-build-isolation -e '.[onnx,pull]' \
+		boto3 hypothesis 'moto[server]' onnx pytest pytest-benchmark pytest-timeout
+	@touch $@
+
+test-pull: $(PULL_VENV)/.installed ## ksrv pull from an S3 server and others that break transfers, with the packages of the extra
+	$(PULL_VENV)/bin/python -m pytest tests/unit/pull tests/integration/pull
+
 # Other projects' scripts and their packages, in a separate environment. The scripts name fixed ports: if the system
 # allows it, they run in a separate network namespace, in which nothing can be fetched either.
 FOREIGN_VENV ?= .venv-foreign
@@ -471,7 +484,7 @@ licences: $(SUPPLY)/.server ## the licences of the container's packages: deploy/
 		--from mixed --format markdown --order name --with-urls; } > $(LOCKS)/licences.md
 
 clean: ## remove everything that make made
-	rm -rf $(VENV) $(KSERVE_VENV) $(RAY_VENV) $(PACKAGES_VENV) $(FOREIGN_VENV) $(OLDEST_VENV) .venv-peers build dist *.egg-info $(MODELS) .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks
+	rm -rf $(VENV) $(KSERVE_VENV) $(RAY_VENV) $(PACKAGES_VENV) $(FOREIGN_VENV) $(PULL_VENV) $(OLDEST_VENV) .venv-peers build dist *.egg-info $(MODELS) .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks
 	find ksrv -name '*.so' -delete
 	find ksrv/_native ksrv/dialects -name '*.pyi' -delete
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -9,7 +9,9 @@ import pytest
 
 from tests.support.paths import ROOT
 
-MODULES = {"swagger-ui-bundle-v2": "swagger_ui_bundle"}
+MODULES = {
+    "swagger-ui-bundle-v2": "swagger_ui_bundle",
+}
 """The modules of distributions that have another name."""
 
 FOR_DEVELOPMENT = {"test", "bench", "demo"}
@@ -20,7 +22,7 @@ def extras():
     for extra, requirements in project["optional-dependencies"].items():
         if extra not in FOR_DEVELOPMENT:
             for requirement in requirements:
-                yield extra, re.match(r"[A-Za-z0-9-]+", requirement)[0]
+                yield extra, re.match(r"[A-Za-z0-9_-]+", requirement)[0]
 
 
 @functools.cache

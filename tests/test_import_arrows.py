@@ -49,6 +49,7 @@ ARROWS = {
     | {"protocol", "engine", "repository", "handlers", "observe", "dialects", "images", "client"},
     "bench": FOUNDATION | {"cli", "client", "records", "testing"},
     "doctor": FOUNDATION | {"engine", "images", "server"},
+    "pull": {"cli", "errors"},
     "ray": {"server"},
     "cli": FOUNDATION
     | {

@@ -148,8 +148,7 @@ def _remarks(found: list[dict[str, Any]]) -> Iterator[str]:
                 f"{entry['name']}: ready, but not run, because an input has an open shape or texts, or "
                 f"`warmup` is false. If it has a model.yaml, sample files under `warmup:` there run it here"
             )
-    bad = [entry["name"] for entry in found if not entry["ok"]]
-    if bad:
+    if bad := [entry["name"] for entry in found if not entry["ok"]]:
         yield f"{len(bad)} of {len(found)} models cannot be served as they are: {', '.join(bad)}"
     else:
         yield f"{len(found)} of {len(found)} models are ready"

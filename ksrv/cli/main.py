@@ -17,6 +17,7 @@ SECTIONS = {
     "Serve": {
         "serve": "Serve the models at PATHS until a signal ends it.",
         "check": "Load and warm up the models at PATHS, and report the models that fail.",
+        "pull": "Copy the model at URI into FOLDER, which appears when all files are there.",
         "import": "Report how ksrv reads the settings of another server's models at PATH.",
     },
     "Call a server": {
@@ -37,6 +38,7 @@ _IN_OTHER_FOLDERS = {
     "infer": "ksrv.client.command.infer:infer",
     "client": "ksrv.client.command.code:client",
     "bench": "ksrv.bench.command:bench",
+    "pull": "ksrv.pull.command:pull",
 }
 """Commands that are not in `ksrv.cli.NAME`: their module and function."""
 
@@ -76,8 +78,7 @@ class Commands(click.Group):
         name = args[0]
         wanted = not ctx.resilient_parsing and name[:1] != "-"  # no error during completion
         if wanted and self.get_command(ctx, name) is None:
-            near = get_close_matches(name, self.list_commands(ctx), n=1)
-            if near:
+            if near := get_close_matches(name, self.list_commands(ctx), n=1):
                 ctx.fail(f"unknown command {name!r}; did you mean {near[0]!r}?")
             if exists(name):
                 ctx.fail(f"unknown command {name!r}; to serve these models: ksrv serve {name}")

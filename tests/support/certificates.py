@@ -14,14 +14,20 @@ def self_signed(
     days: int = 1,
     expired: bool = False,
     addresses: Iterable[str] = ("127.0.0.1",),
+    extensions: Iterable[str] = (),
 ) -> Any:
-    """Make a key and a self-signed certificate; return their paths."""
+    """Make a key and a self-signed certificate; return their paths.
+
+    Args:
+        extensions: Further extensions, as openssl's option -addext takes them.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     names = ",".join(f"IP:{address}" for address in addresses)
     key, cert = folder / f"{name}.key", folder / f"{name}.pem"
     subprocess.run(
         ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-keyout", key, "-out", cert,
-         "-days", str(days), "-subj", f"/CN={name}", "-addext", f"subjectAltName={names}"],
+         "-days", str(days), "-subj", f"/CN={name}", "-addext", f"subjectAltName={names}",
+         *(word for extension in extensions for word in ("-addext", extension))],
         check=True, capture_output=True, timeout=60,
     )  # fmt: skip
     if expired:

@@ -40,6 +40,7 @@ RUN_BY = {
     "docs/plain-json.md": "tests/integration/docs/test_tutorials.py",
     "docs/postprocess.md": "tests/integration/docs/test_fragments.py",
     "docs/protocol.md": "tests/integration/docs/test_shown_commands.py",
+    "docs/pull.md": "tests/integration/pull/test_s3.py",
     "docs/record.md": "tests/integration/records/test_documentation.py",
     "docs/reference/index.md": "tests/integration/docs/test_shown_commands.py",
     "docs/reference/model-yaml.md": "tests/unit/test_reference_pages.py",

@@ -1,0 +1,67 @@
+"""The two calls of Azure Blob Storage that a pull makes: list a container, read a blob."""
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+from urllib.parse import parse_qs, unquote, urlsplit
+from xml.sax.saxutils import escape
+
+MODIFIED = "Fri, 26 Jun 2026 23:39:12 GMT"
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    blobs: dict[str, bytes]
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+    def do_GET(self) -> None:
+        parts = urlsplit(self.path)
+        query = parse_qs(parts.query)
+        if query.get("comp") == ["list"]:
+            [prefix] = query.get("prefix", [""])
+            # Without quotes around the ETag, as Azure sends lists.
+            blobs = "".join(
+                f"<Blob><Name>{escape(name)}</Name><Properties><Last-Modified>{MODIFIED}</Last-Modified>"
+                f"<Etag>0x{len(content)}</Etag><Content-Length>{len(content)}</Content-Length>"
+                f"<Content-Type>x/y</Content-Type></Properties></Blob>"
+                for name, content in self.blobs.items()
+                if name.startswith(prefix)
+            )
+            text = f"<EnumerationResults><Blobs>{blobs}</Blobs><NextMarker/></EnumerationResults>"
+            self._answer(200, text.encode(), {})
+            return
+        content = self.blobs.get(unquote(parts.path).split("/", 2)[2])
+        if content is None:
+            self._answer(404, b"", {})
+            return
+        tag = f'"0x{len(content)}"'
+        if self.headers.get("If-Match", tag) != tag:
+            self._answer(412, b"", {})
+            return
+        self._answer(200, content, {"ETag": tag, "Last-Modified": MODIFIED})
+
+    def _answer(self, status: int, body: bytes, headers: dict[str, str]) -> None:
+        self.send_response(status)
+        for name, value in {**headers, "Content-Length": str(len(body))}.items():
+            self.send_header(name, value)
+        self.end_headers()
+        self.wfile.write(body)
+
+
+@contextmanager
+def azure_server(blobs: dict[str, bytes]) -> Iterator[str]:
+    """Serve the blobs of a container; yield the endpoint."""
+    handler: Any = type("Handler", (_Handler,), {"blobs": blobs})
+    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_address[1]}"
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
