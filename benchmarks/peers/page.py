@@ -128,7 +128,7 @@ Two measures have no server beside ksrv; their pages say more.
 |---|---|---|
 | [requests of different lengths](batching.md#which-lengths-share-a-batch), 16 clients | 3.21 (REST) and 2.71 (gRPC) times the requests a second of one by one, 1.15 and 1.01 of a padded loop by hand without a network | `python benchmarks/load/padding.py` |
 | the same, 64 clients | 4.68 and 4.33 times, 1.23 and 1.18 | the same |
-| [500 models with memory for 50](lazy-models.md#what-it-costs-the-models-that-are-loaded) | no request failed; the 99th percentile of loaded models is 1.03 of always loaded | `python benchmarks/load/lazy_models.py` |
+| [500 models with memory for 50](reload.md#what-lazy-loading-costs) | no request failed; the 99th percentile of loaded models is 1.03 of always loaded | `python benchmarks/load/lazy_models.py` |
 
 ## More processors
 

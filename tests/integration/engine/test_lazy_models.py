@@ -286,7 +286,7 @@ def test_a_bound_without_lazy_loading_is_refused(tmp_path):
 
 
 def test_the_documented_command_serves(tmp_path):
-    control, memory = DOCUMENTED.findall((ROOT / "docs/lazy-models.md").read_text())[0]
+    control, memory = DOCUMENTED.findall((ROOT / "docs/reload.md").read_text())[0]
     write(tmp_path, 1, 1)
     with (
         Server(tmp_path, model_control=control, models_memory=memory) as server,

@@ -12,7 +12,7 @@ from tests.unit.deploy.packages import DEPLOY
 ROOT = DEPLOY.parent
 PAGES = [
     ROOT / "docs/production.md", ROOT / "docs/runbooks.md", ROOT / "docs/security.md",
-    ROOT / "SECURITY.md", DEPLOY / "README.md",
+    ROOT / "docs/metrics.md", ROOT / "docs/reload.md", ROOT / "SECURITY.md", DEPLOY / "README.md",
 ]  # fmt: skip
 PAGE_IDS = [path.name for path in PAGES]
 OTHER_FLAGS = {"--build", "--read-only", "--tmpfs", "--from-file", "--build-arg", "--target",

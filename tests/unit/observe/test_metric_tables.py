@@ -35,5 +35,5 @@ def test_each_metric_is_documented():
 
 
 def test_each_reason_of_a_refusal_is_documented():
-    text = PAGES[ROOT / "docs/protocol.md"]
+    text = PAGES[ROOT / "docs/metrics.md"]
     assert [name for name in REFUSALS if f"`{name}`" not in text] == []
