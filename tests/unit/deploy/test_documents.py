@@ -16,7 +16,7 @@ PAGES = [
 ]  # fmt: skip
 PAGE_IDS = [path.name for path in PAGES]
 OTHER_FLAGS = {"--build", "--read-only", "--tmpfs", "--from-file", "--build-arg", "--target",
-               "--no-deps", "--cpuset-cpus", "--now", "--rm", "--require-hashes", "--print-config", "--format", "--user", "--quiet", "--check"}  # fmt: skip
+               "--no-deps", "--fit", "--models", "--requests", "--rate", "--cpuset-cpus", "--now", "--rm", "--require-hashes", "--print-config", "--format", "--user", "--quiet", "--check"}  # fmt: skip
 
 
 @functools.cache
