@@ -326,7 +326,9 @@ def test_many_parts_are_refused(client):
     many = [("image", ("a.jpg", b"")) for _ in range(1025)]
     assert "more than 1024 parts" in error(client.post("mean", files=many))
     several = [(f"n{place}", ("a", b"x")) for place in range(257)]
-    assert "exceeds the limit --limits-inputs (256 inputs)" in error(client.post("any", files=several))
+    assert "exceeds the limit --limits-inputs (256 inputs)" in error(
+        client.post("any", files=several)
+    )
 
 
 def test_curl_as_people_write_it(client, tmp_path):
