@@ -3,8 +3,9 @@
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
-from ksrv.model.config import ModelSource
+from ksrv.model.config import ModelConfig, ModelSource
 from ksrv.repository.report import Report
 
 _MODEL_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
@@ -19,7 +20,6 @@ class ModelEntry:
         versions: The versions to serve, in rising order; an unversioned model has the version "".
         error: Why no version can be served, or None.
         path: The folder or file of the model.
-        available: Every version on disk, also the versions that the version policy leaves out.
         report: How each of another server's settings is handled, or None.
     """
 
@@ -27,8 +27,19 @@ class ModelEntry:
     versions: dict[str, ModelSource] = field(default_factory=dict)
     error: str | None = None
     path: Path = field(default_factory=Path)
-    available: tuple[str, ...] = ()
     report: Report | None = None
+
+
+def unversioned(name: str, path: Path, root: Path, config: ModelConfig, **more: Any) -> ModelEntry:
+    """Return the entry of a model without version folders.
+
+    Args:
+        root: The folder of its files.
+        more: Further fields of the `ModelSource`.
+    """
+    version = config.own_version
+    source = ModelSource(name=name, version=version, folder=root, root=root, config=config, **more)
+    return ModelEntry(name, {version: source}, path=path)
 
 
 def is_model_name(name: str) -> bool:

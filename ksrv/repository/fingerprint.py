@@ -128,7 +128,7 @@ def files_below(source: ModelSource) -> list[Path]:
     folder, root = source.folder, source.root
     if root == folder:
         return _walk(folder)
-    return _walk(folder) + _walk(root, skipped={path.name for path in version_folders(root)})
+    return _walk(folder) + _walk(root, skipped=version_folders(root).keys())
 
 
 def _walk(folder: Path, skipped: Collection[str] = ()) -> list[Path]:

@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ksrv.model.config import ModelConfig, ModelSource
-from ksrv.repository.entry import ModelEntry
+from ksrv.model.config import ModelConfig
+from ksrv.repository.entry import ModelEntry, unversioned
 from ksrv.repository.format import NO_FORMATS, Formats
 from ksrv.repository.handler_code import HandlerCode
 from ksrv.repository.settings.keys import ModelKeys
@@ -78,10 +78,7 @@ def handler_file(
             config, folder=path.parent, root=root, name=served_as, function=function
         )
     files = (*sorted(map(str, imported_files(path, root))), *_named_files(config))
-    source = ModelSource(
-        name=served_as, version="", folder=root, root=root, config=config, files=files
-    )
-    return ModelEntry(served_as, {"": source}, path=path)
+    return unversioned(served_as, path, root, config, files=files)
 
 
 def imported_files(file: Path, root: Path) -> set[Path]:

@@ -9,14 +9,15 @@ import logging
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from os.path import exists, isdir, isfile
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from ksrv.errors import InvalidRequest, NotFound, did_you_mean, quote
 from ksrv.model.config import ModelConfig, ModelSource, VersionPolicy
 from ksrv.model.fault import ConfigError
-from ksrv.repository.entry import ModelEntry, is_model_name
+from ksrv.repository.entry import ModelEntry, is_model_name, unversioned
 from ksrv.repository.format import NO_FORMATS, ArchiveReader, Formats
 from ksrv.repository.handler_file import handler_file, handler_target, model_name
 from ksrv.repository.model_yaml import (
@@ -388,8 +389,7 @@ def _bare_file(path: Path, name: str, formats: Formats) -> ModelEntry:
     """Return the entry of a model file without settings."""
     folder = path.parent
     config = formats.adopt(ModelConfig(model=str(path)), folder=folder, root=folder)
-    source = ModelSource(name=name, version="", folder=folder, root=folder, config=config)
-    return ModelEntry(name, {"": source}, path=path)
+    return unversioned(name, path, folder, config)
 
 
 def folder_entry(
@@ -404,33 +404,39 @@ def folder_entry(
         ConfigError: The folder is not a model, or its settings are wrong.
         OSError: The folder cannot be read.
     """
-    root = path
-    folders = version_folders(root)
+    folders = version_folders(path)
     if not folders:
-        config = load_model_config(root, formats=formats)
-        version = config.own_version
-        source = ModelSource(name=name, version=version, folder=root, root=root, config=config)
-        return ModelEntry(name, {version: source}, path=path)
-    sources = {folder.name: _version(name, root, folder, formats) for folder in folders}
-    chosen = choose_versions(policy or load_version_policy(root), list(sources))
-    entry = ModelEntry(name, path=path, available=tuple(sources))
-    missing = [version for version in chosen if version not in sources]
-    if missing:
-        entry.error = (
-            f"{root}: the version policy names the versions {', '.join(missing)}, but the folder has "
-            f"{', '.join(sources)}"
-        )
-    entry.versions = {version: sources[version] for version in chosen if version in sources}
+        return unversioned(name, path, path, load_model_config(path, formats=formats))
+    entry, read = ModelEntry(name, path=path), partial(load_model_config, path, formats=formats)
+    if fault := add_versions(entry, path, folders, policy or load_version_policy(path), read):
+        entry.error = f"{path}: the version policy {fault}"
     return entry
 
 
-def _version(name: str, root: Path, folder: Path, formats: Formats) -> ModelSource:
-    """Return a version; its settings, or the error if these cannot be read."""
-    config, error = None, None
-    try:
-        config = load_model_config(root, folder, formats)
-    except (ConfigError, OSError) as problem:
-        error = str(problem)
-    return ModelSource(
-        name=name, version=folder.name, folder=folder, root=root, config=config, error=error
-    )
+Read: TypeAlias = Callable[[Path], ModelConfig]
+"""Returns the settings in a folder. It raises `ConfigError` or `OSError` if they cannot be read."""
+
+
+def add_versions(
+    entry: ModelEntry, root: Path, folders: Mapping[str, Path], policy: VersionPolicy, read: Read
+) -> str:
+    """Add the versions that a policy chooses to an entry, each with its settings or the error of reading them.
+
+    Args:
+        root: The model's folder.
+        folders: The folders of the versions, in rising order.
+
+    Returns:
+        The error of a policy that names missing versions; see `choose_versions`.
+    """
+    chosen, fault = choose_versions(policy, folders)
+    for version in chosen:
+        folder, config, error = folders[version], None, None
+        try:
+            config = read(folder)
+        except (ConfigError, OSError) as problem:
+            error = str(problem)
+        entry.versions[version] = ModelSource(
+            name=entry.name, version=version, folder=folder, root=root, config=config, error=error
+        )
+    return fault

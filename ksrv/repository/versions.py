@@ -1,6 +1,7 @@
 """Lists the version folders of a model, and chooses the versions to serve."""
 
 import re
+from collections.abc import Collection
 from pathlib import Path
 
 from ksrv.model.config import VersionPolicy
@@ -8,20 +9,21 @@ from ksrv.model.config import VersionPolicy
 _VERSION = re.compile(r"0|[1-9][0-9]{0,17}")
 
 
-def version_folders(path: Path) -> list[Path]:
-    """Return the folders in a model's folder that are named by whole numbers, in rising order."""
-    return sorted(
-        (child for child in path.iterdir() if _VERSION.fullmatch(child.name) and child.is_dir()),
-        key=lambda child: int(child.name),
-    )
+def version_folders(path: Path) -> dict[str, Path]:
+    """Return the folders in a model's folder that are named by whole numbers, by name in rising order."""
+    found = {child.name: child for child in path.iterdir() if _VERSION.fullmatch(child.name)}
+    return {name: found[name] for name in sorted(found, key=int) if found[name].is_dir()}
 
 
-def choose_versions(policy: VersionPolicy, versions: list[str]) -> list[str]:
-    """Return the versions that are served, in rising order; a policy may name missing versions.
+def choose_versions(policy: VersionPolicy, versions: Collection[str]) -> tuple[list[str], str]:
+    """Return the versions that are served, in rising order, and an error if the policy names missing versions.
 
     Args:
         versions: The versions on disk, in rising order.
     """
-    if policy.specific:
-        return [str(number) for number in sorted(policy.specific)]
-    return versions[-policy.latest :] if policy.latest else versions
+    if not policy.specific:
+        return list(versions)[-policy.latest :], ""  # [-0:] is all of them
+    wanted = [str(number) for number in sorted(policy.specific)]
+    missing = ", ".join(version for version in wanted if version not in versions)
+    fault = f"names the versions {missing}, but the folder has {', '.join(versions)}"
+    return [version for version in wanted if version in versions], fault if missing else ""

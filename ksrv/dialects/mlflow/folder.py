@@ -4,15 +4,18 @@ A `model.yaml` beside `MLmodel` may have the keys that need no files, and `trust
 handler or a model file makes the folder a model of ksrv, and `MLmodel` is not read.
 """
 
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
 from ksrv.dialects.mlflow.calls import RUNNER
 from ksrv.dialects.mlflow.pickles import find_pickle
 from ksrv.dialects.mlflow.signature import Signature, read_signature
-from ksrv.model.config import ModelConfig, ModelSource
+from ksrv.model.config import ModelConfig, VersionPolicy
 from ksrv.model.fault import ConfigError, Fault
 from ksrv.repository.entry import ModelEntry
+from ksrv.repository.layout import add_versions
+from ksrv.repository.model_yaml import load_version_policy
 from ksrv.repository.report import Report
 from ksrv.repository.settings.keys import (
     CONFIG_NAME,
@@ -21,7 +24,7 @@ from ksrv.repository.settings.keys import (
     section,
 )
 from ksrv.repository.settings.values import read_version_policy, shared_settings
-from ksrv.repository.versions import choose_versions, version_folders
+from ksrv.repository.versions import version_folders
 from ksrv.repository.yaml_document import Document, describe
 
 MLMODEL = "MLmodel"
@@ -63,29 +66,22 @@ class MlflowFolders:
 
     def read(self, path: Path, name: str, config: str | None = None) -> ModelEntry:
         """See `FolderReader.read`."""
-        root = path.absolute()
-        folders = {folder.name: folder for folder in _versions(root)} or {"": root}
-        policy = _version_policy(root)
-        chosen = list(folders) if "" in folders else choose_versions(policy, list(folders))
-        report = Report()
-        entry = ModelEntry(name, path=path, available=tuple(folders), report=report)
-        missing = [version for version in chosen if version not in folders]
-        if missing:
-            entry.error = (
-                f"{root / CONFIG_NAME}: version_policy.specific names the versions {', '.join(missing)}, but the folder "
-                f"holds {', '.join(folders)}"
-            )
-        for version in chosen:
-            if version in folders:
-                entry.versions[version] = _source(name, version, root, folders[version], report)
+        root, report = path.absolute(), Report()
+        folders = _versions(root)
+        policy = load_version_policy(root) if folders else VersionPolicy()
+        entry = ModelEntry(name, path=path, report=report)
+        read = partial(_config, root, report=report)
+        if fault := add_versions(entry, root, folders or {"": root}, policy, read):
+            entry.error = f"{root / CONFIG_NAME}: version_policy.specific {fault}"
         return entry
 
 
-def _versions(folder: Path) -> list[Path]:
-    """Return the version folders of a model; none if the folder has an MLmodel."""
+def _versions(folder: Path) -> dict[str, Path]:
+    """Return the version folders of a model by name; none if the folder has an MLmodel."""
     if (folder / MLMODEL).is_file():
-        return []
-    return [version for version in version_folders(folder) if (version / MLMODEL).is_file()]
+        return {}
+    found = version_folders(folder)
+    return {name: found[name] for name in found if (found[name] / MLMODEL).is_file()}
 
 
 def _settings(root: Path, folder: Path) -> Document:
@@ -95,25 +91,6 @@ def _settings(root: Path, folder: Path) -> Document:
     document = Document.of(folder, {}, {}) if path is None else Document.read(path)
     document.value = {} if document.value is None else document.value
     return document
-
-
-def _version_policy(root: Path) -> Any:
-    document = _settings(root, root)
-    with document.naming_faults():
-        keys: Any = document.convert(MlflowKeys, document.value)
-        return read_version_policy(keys.version_policy)
-
-
-def _source(name: str, version: str, root: Path, folder: Path, report: Report) -> ModelSource:
-    """Return a version with its settings, or with the error if they cannot be read."""
-    config, error = None, None
-    try:
-        config = _config(root, folder, report)
-    except (ConfigError, OSError) as problem:
-        error = str(problem)
-    return ModelSource(
-        name=name, version=version, folder=folder, root=root, config=config, error=error
-    )
 
 
 def _config(root: Path, folder: Path, report: Report) -> ModelConfig:

@@ -17,9 +17,9 @@ from ksrv._native.tensor.datatype import NAMES
 from ksrv.dialects.mlflow.folder import MlflowFolders
 from ksrv.dialects.openvino.json_document import read_json
 from ksrv.errors import did_you_mean
-from ksrv.model.config import JoinPolicy, ModelConfig, ModelSource
+from ksrv.model.config import JoinPolicy, ModelConfig
 from ksrv.model.fault import Fault
-from ksrv.repository.entry import ModelEntry
+from ksrv.repository.entry import ModelEntry, unversioned
 from ksrv.repository.report import Report
 from ksrv.repository.settings.keys import Text
 from ksrv.repository.yaml_document import Document
@@ -133,8 +133,9 @@ def read_model(path: Path, name: str, call_config: str | None = None) -> ModelEn
         parameters=found.extra or {},
         dialect={FORMAT: msgspec.to_builtins(keys) | {"name": name, "parameters": parameters}},
     )
-    made = ModelSource(name=name, version=config.own_version, folder=root, root=root, config=config)
-    return ModelEntry(name, {made.version: made}, path=path, report=report)
+    entry = unversioned(name, path, root, config)
+    entry.report = report
+    return entry
 
 
 def _batching(keys: ModelKeys, report: Report) -> JoinPolicy | None:

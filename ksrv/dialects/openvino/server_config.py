@@ -122,19 +122,14 @@ class _Model:
                 f"{self._report.refusals()}"
             )
             return
-        folders = {folder.name: folder for folder in version_folders(root)}
+        folders = version_folders(root)
         if not folders and _model_files(root):  # a model without version folders has version 1
             folders = {"1": root}
         if not folders:
             raise Fault(("base_path",), f"{root} holds no version folder, such as {root / '1'}")
-        entry.available = tuple(folders)
-        chosen = choose_versions(config.version_policy, list(folders))
-        missing = [version for version in chosen if version not in folders]
-        if missing:
-            raise Fault(
-                ("model_version_policy",),
-                f"names the versions {', '.join(missing)}; {root} holds {', '.join(folders)}",
-            )
+        chosen, fault = choose_versions(config.version_policy, folders)
+        if fault:
+            raise Fault(("model_version_policy",), fault)
         for version in chosen:
             source = self._version(entry.name, version, folders[version], root, config)
             entry.versions[version] = source

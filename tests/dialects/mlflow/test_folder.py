@@ -125,7 +125,7 @@ def test_versions_are_folders(tmp_path):
     (tmp_path / "m/model.yaml").write_text("version_policy: {specific: [1, 2]}\n")
     assert list(entry(tmp_path / "m").versions) == ["1", "2"]
     (tmp_path / "m/model.yaml").write_text("version_policy: {specific: [3]}\n")
-    assert "names the versions 3, but the folder holds 1, 2, 10" in entry(tmp_path / "m").error
+    assert "names the versions 3, but the folder has 1, 2, 10" in entry(tmp_path / "m").error
 
 
 def write_pickle(path):

@@ -28,10 +28,10 @@ from ksrv.dialects.torchserve.archive.archive import (
 )
 from ksrv.dialects.torchserve.archive.defaults import ArchiveDefaults
 from ksrv.dialects.torchserve.calls import FORMAT, KSERVE_V2, RUNNER
-from ksrv.model.config import JoinPolicy, ModelConfig, ModelSource
+from ksrv.model.config import JoinPolicy, ModelConfig
 from ksrv.model.fault import ConfigError, KeyPath
 from ksrv.model.spec import LARGEST_SIZE
-from ksrv.repository.entry import ModelEntry
+from ksrv.repository.entry import ModelEntry, unversioned
 from ksrv.repository.report import Report
 from ksrv.repository.yaml_document import MAX_BYTES, MAX_DEPTH, MAX_NODES, Document, describe
 
@@ -148,16 +148,12 @@ def read_archive(path: Path, name: str, defaults: ArchiveDefaults | None = None)
         config, report = archived_config(folder, manifest, defaults, archive=path.name)
     except (ArchiveError, OSError) as error:
         return ModelEntry(name, error=f"{path}: {error}", path=path)
-    name, version = manifest.model.model_name, manifest.model.model_version
     log.info("%s: %s", path.name, "; ".join(report.lines()))
     refusal = None
     if report.refused:
         file = manifest.model.config_file or "config.properties"
         refusal = f"{path}: {file} asks for settings that ksrv does not serve: {report.refusals()}"
-    source = ModelSource(
-        name=name, version=version, folder=folder, root=folder, config=config, error=refusal
-    )
-    return ModelEntry(name, {version: source}, path=path)
+    return unversioned(manifest.model.model_name, path, folder, config, error=refusal)
 
 
 def archived_config(

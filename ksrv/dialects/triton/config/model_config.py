@@ -5,6 +5,7 @@ ksrv serves ONNX, TorchScript and OpenVINO models, models of the Python backend,
 changed.
 """
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -32,14 +33,15 @@ from ksrv.dialects.triton.config.text_format import read_text_format
 from ksrv.dialects.triton.declarations import TritonDeclarations
 from ksrv.errors import LEADS_OUT
 from ksrv.machine.cgroups import usable_cores
-from ksrv.model.config import Cache, JoinPolicy, ModelConfig, ModelSource, VersionPolicy
+from ksrv.model.config import Cache, JoinPolicy, ModelConfig, VersionPolicy
 from ksrv.model.fault import ConfigError, Fault, KeyPath
 from ksrv.model.spec import Dimension
 from ksrv.protocol.metadata import to_message
 from ksrv.repository.entry import ModelEntry
+from ksrv.repository.layout import add_versions
 from ksrv.repository.report import Report, reasons_for
 from ksrv.repository.settings.labels import read_labels
-from ksrv.repository.versions import choose_versions, version_folders
+from ksrv.repository.versions import version_folders
 from ksrv.repository.yaml_document import Document, describe
 
 CONFIG_NAME = "config.pbtxt"
@@ -72,7 +74,7 @@ def is_triton_model(folder: Path) -> bool:
 
 
 def _has_python_model(folder: Path) -> bool:
-    for version in version_folders(folder):
+    for version in version_folders(folder).values():
         path = version / BACKENDS["python"].file
         try:
             text = path.read_bytes() if path.is_file() else b""
@@ -91,8 +93,8 @@ def may_be_configured(folder: Path) -> bool:
 
 
 def _has_ksrv_files(folder: Path) -> bool:
-    names = ("model.yaml", "handler.py")
-    return any((at / name).is_file() for at in (folder, *version_folders(folder)) for name in names)
+    places = (folder, *version_folders(folder).values())
+    return any((at / name).is_file() for at in places for name in ("model.yaml", "handler.py"))
 
 
 def read_model(path: Path, name: str, config: str | None = None) -> ModelEntry:
@@ -116,12 +118,10 @@ def read_model(path: Path, name: str, config: str | None = None) -> ModelEntry:
         return _entry(settings, path, name, folders)
 
 
-def _entry(settings: "_Settings", path: Path, name: str, folders: list[Path]) -> ModelEntry:
+def _entry(settings: "_Settings", path: Path, name: str, folders: dict[str, Path]) -> ModelEntry:
     """Return the model, with a source for each version that its version_policy chooses."""
     root, shared, report = settings.root, settings.read(), settings.report
-    entry = ModelEntry(
-        name, path=path, report=report, available=tuple(each.name for each in folders)
-    )
+    entry = ModelEntry(name, path=path, report=report)
     own_name = settings.keys.name
     if own_name and own_name != root.name:
         raise Fault(("name",), f"is {own_name!r}, and the folder is called {root.name!r}")
@@ -131,16 +131,9 @@ def _entry(settings: "_Settings", path: Path, name: str, folders: list[Path]) ->
     if not folders and settings.backend is not ENSEMBLE:
         raise ConfigError(f"{root}: holds no version folder, such as {root / '1'}")
     # An ensemble may have no version folder.
-    found = {each.name: each for each in folders} or {"1": root}
-    chosen = choose_versions(shared.version_policy, list(found))
-    missing = [version for version in chosen if version not in found]
-    if missing:
-        raise Fault(
-            ("version_policy",),
-            f"names the versions {', '.join(missing)}, but the folder holds {', '.join(found)}",
-        )
-    for version in chosen:
-        entry.versions[version] = settings.version(name, version, found[version], shared)
+    read = partial(settings.version, shared)
+    if fault := add_versions(entry, root, folders or {"1": root}, shared.version_policy, read):
+        raise Fault(("version_policy",), fault)
     return entry
 
 
@@ -165,13 +158,13 @@ class _Settings:
     """
 
     def __init__(
-        self, root: Path, name: str, folders: list[Path], keys: Keys, document: Document
+        self, root: Path, name: str, folders: dict[str, Path], keys: Keys, document: Document
     ) -> None:
         self.root = root
         self._name = name
         self.keys = keys
         self.report = Report()
-        self._folders = folders
+        self._folders = list(folders.values())
         self.document = document
         self.backend = BACKENDS["onnxruntime"]
 
@@ -263,18 +256,16 @@ class _Settings:
                 self._refuse(decoupled, "one request has one answer here")
         self.report.ignored |= reasons_for(keys, IGNORED)
 
-    def version(self, name: str, version: str, folder: Path, config: ModelConfig) -> ModelSource:
-        """Return one version; it has an error if its model file is missing or is not in the folder."""
-        error = None
-        if self.backend is not ENSEMBLE:
-            try:
-                with self.document.naming_faults():
-                    config = replace(config, model=str(self._model_file(folder)))
-            except ConfigError as problem:
-                error = str(problem)
-        return ModelSource(
-            name=name, version=version, folder=folder, root=self.root, config=config, error=error
-        )
+    def version(self, shared: ModelConfig, folder: Path) -> ModelConfig:
+        """Return the settings of one version.
+
+        Raises:
+            ConfigError: The model file is missing or is not in the folder.
+        """
+        if self.backend is ENSEMBLE:
+            return shared
+        with self.document.naming_faults():
+            return replace(shared, model=str(self._model_file(folder)))
 
     # ---- the backend and the files ----------------------------------------------------------
 
