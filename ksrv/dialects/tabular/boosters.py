@@ -136,10 +136,7 @@ class XgboostTrees(_Trees):
     def _answers(self, predicted: Array) -> dict[str, Array]:
         if self._labels > 1:  # several labels, each with its probability
             return {PREDICT: (predicted > 0.5).astype(np.float64), PROBABILITIES: predicted}
-        answers = super()._answers(predicted)
-        if self.count == 2 and predicted.ndim == 1:
-            answers[PREDICT] = (predicted > 0.5).astype(np.int64)
-        return answers
+        return super()._answers(predicted)
 
     def _raw(self, table: Array) -> Array:
         if self._inplace:

@@ -87,10 +87,8 @@ def kserve_element(item: Any) -> Element:
     Raises:
         AnswerError: JSON cannot express the item.
     """
-    if isinstance(item, (bytes, bytearray)):
-        return bytes(item)
-    if isinstance(item, str):
-        return item.encode("utf-8", "surrogatepass")
+    if isinstance(item, (bytes, bytearray, str)):
+        return torchserve_item(item)[0]
     return json_item(item)
 
 

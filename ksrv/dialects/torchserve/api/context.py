@@ -99,6 +99,11 @@ class RunFields:
     rows_are_requests: bool = True
 
 
+def _header(name: str) -> str:
+    """Return the name of a header, which a variable of the same name in capitals may change."""
+    return os.environ.get(name.upper(), name)
+
+
 def _of_batch(name: str) -> Any:
     """Return a property of `Context` that reads and sets a field of the calling thread's `RunFields`."""
 
@@ -160,15 +165,9 @@ class Context:
         self.metrics = metrics
         self.model_yaml_config = {} if model_yaml_config is None else model_yaml_config
         self.stopping_criteria: list[Any] | None = None
-        self.header_key_sequence_id = os.environ.get(
-            "TS_REQUEST_SEQUENCE_ID", "ts_request_sequence_id"
-        )
-        self.header_key_sequence_start = os.environ.get(
-            "TS_REQUEST_SEQUENCE_START", "ts_request_sequence_start"
-        )
-        self.header_key_sequence_end = os.environ.get(
-            "TS_REQUEST_SEQUENCE_END", "ts_request_sequence_end"
-        )
+        self.header_key_sequence_id = _header("ts_request_sequence_id")
+        self.header_key_sequence_start = _header("ts_request_sequence_start")
+        self.header_key_sequence_end = _header("ts_request_sequence_end")
 
     def batch_fields(self) -> RunFields:
         """Return the fields of the batch that this thread works for.

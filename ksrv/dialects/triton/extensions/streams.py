@@ -159,8 +159,7 @@ class _StreamQueue:
         """Note that the reader has stopped: even a request that it accepted will not arrive."""
         with self._changed:
             self._beginning = False
-            self._ended = True
-            self._changed.notify_all()
+        self.end()
 
     def take(self) -> _Entry | None:
         """Wait for the next entry and return it; None after the last."""

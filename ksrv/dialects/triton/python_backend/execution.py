@@ -421,10 +421,7 @@ def client_error_of(error: BaseException, name: str) -> KsrvError:
     """Return the error that clients get for an exception of a model, with Triton's text."""
     if isinstance(error, KsrvError):
         return error
+    text = f"Failed to process the request(s) for model '{name}', message: "
     if isinstance(error, TritonModelException):
-        return InferenceError(
-            f"Failed to process the request(s) for model '{name}', message: {error}", 500
-        )
-    return HandlerFailed(
-        f"Failed to process the request(s) for model '{name}', message: {type(error).__name__}: {error}"
-    )
+        return InferenceError(f"{text}{error}", 500)
+    return HandlerFailed(f"{text}{type(error).__name__}: {error}")
