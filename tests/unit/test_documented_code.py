@@ -23,7 +23,7 @@ RUN_BY = {
     "docs/grpc.md": "tests/integration/docs/test_tutorials.py",
     "docs/handlers.md": "tests/unit/repository/test_documentation.py",
     "docs/index.md": "tests/integration/docs/test_tutorials.py",
-    "docs/interpreters.md": "tests/integration/handler_processes/test_interpreters.py",
+    "docs/processes.md": "tests/integration/docs/test_tutorials.py",
     "docs/models.md": "tests/unit/repository/test_documentation.py",
     "docs/notebooks.md": "tests/integration/editors/test_notebooks.py",
     "docs/pictures.md": "tests/integration/docs/test_fragments.py",
@@ -49,6 +49,7 @@ RUN_BY = {
     "docs/reload.md": "tests/integration/docs/test_tutorials.py",
     "docs/runbooks.md": "tests/integration/docs/test_shown_commands.py",
     "docs/sequences.md": "tests/integration/docs/test_fragments.py",
+    "docs/troubleshooting.md": "tests/integration/docs/test_troubleshooting.py",
     "docs/streams.md": "tests/integration/docs/test_fragments.py",
     "docs/migration/tfserving.md": "tests/dialects/tfserving/test_page.py",
 }

@@ -17,6 +17,7 @@ PAGES = [
     DOCS / "metrics.md",
     DOCS / "performance.md",
     DOCS / "plain-json.md",
+    DOCS / "processes.md",
     DOCS / "reload.md",
     DOCS / "tabular.md",
     DOCS / "migration/fastapi.md",

@@ -44,7 +44,7 @@ warmup: false
 """
 
 
-DOCUMENTED = (ROOT / "docs/interpreters.md").read_text().split("```")[3].partition("\n")[2]
+DOCUMENTED = (ROOT / "docs/processes.md").read_text().partition("```yaml\n")[2].partition("```")[0]
 """The settings that the page shows."""
 
 
