@@ -146,6 +146,7 @@ class KsrvError(Exception):
         http_status: The REST status.
         grpc_code: The name of the `grpc.StatusCode`.
         retry_after: Seconds for the `Retry-After` header, or None.
+        was_logged: Whether the log has the failure already, with its traceback.
         reason: The label in the counter of refusals (`ksrv_refused_requests_total`), for requests that were refused
             although they may be valid; "" for every other failure.
     """
@@ -153,6 +154,7 @@ class KsrvError(Exception):
     http_status: int = HTTPStatus.INTERNAL_SERVER_ERROR
     grpc_code: str = "INTERNAL"
     retry_after: int | None = None
+    was_logged: bool = False
     reason: str = ""
 
     def __init_subclass__(cls, *, status: int = 0, grpc: str = "", reason: str = "") -> None:

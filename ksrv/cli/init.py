@@ -4,6 +4,8 @@ from pathlib import Path
 
 import click
 
+from ksrv.errors import did_you_mean
+
 TEMPLATES = Path(__file__).with_name("templates")
 
 SUFFIX = ".in"
@@ -25,8 +27,13 @@ _SAMPLES = {
 KINDS = tuple(_SAMPLES)
 
 
+class _Kind(click.Choice[str]):
+    def get_invalid_choice_message(self, value: object, ctx: click.Context | None) -> str:
+        return super().get_invalid_choice_message(value, ctx) + did_you_mean(value, KINDS)
+
+
 @click.command()
-@click.argument("kind", type=click.Choice(KINDS))
+@click.argument("kind", type=_Kind(KINDS))
 @click.argument("folder", metavar="DIR", type=click.Path(file_okay=False, path_type=Path))
 @click.option("--force", is_flag=True, help="Overwrite existing files.")
 def init(kind: str, folder: Path, force: bool) -> None:

@@ -98,6 +98,9 @@ class InferResult(dict[str, Array]):
         }
         self.timing: dict[str, float] = dict(document.get("timing") or {})
 
+    def __missing__(self, name: str) -> Array:
+        raise KeyError(f"the answer has no output {name!r}; its outputs are {', '.join(self)}")
+
     @property
     def file(self) -> bytes:
         """The bytes of the only file, such as a sound or a picture.

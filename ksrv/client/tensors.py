@@ -147,8 +147,8 @@ def _element(name: str, value: Any, declared: Declared | None) -> bytes:
     if isinstance(value, str):
         if declared is not None and declared.datatype != "BYTES":
             raise ValueError(
-                f"the input {name!r} takes {declared.datatype}, got a text; a file is sent as "
-                f"pathlib.Path({value[:40]!r})"
+                f"the input {name!r} takes {declared.datatype}, got a text; give numbers, or a "
+                f"file as pathlib.Path({value[:40]!r})"
             )
         return value.encode()
     raise ValueError(f"the input {name!r} has an element of type {type(value).__name__}; expected "

@@ -8,7 +8,6 @@ import asyncio
 import logging
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from pathlib import Path
 from typing import Any
 
 from ksrv._native.batch.stages import StageRunner
@@ -31,7 +30,7 @@ from ksrv.handlers.batch import Batch, excess
 from ksrv.handlers.devices.device import Device, torch_tensor
 from ksrv.handlers.devices.lost import note_lost
 from ksrv.handlers.diagnostics.debugging import add_traceback
-from ksrv.handlers.imports.folder_modules import error_location
+from ksrv.handlers.imports.folder_modules import error_with_location
 from ksrv.handlers.outputs import OutputConverter
 from ksrv.handlers.sequences import SequenceStates
 from ksrv.handlers.streaming.chunk_forms import with_blanks
@@ -228,10 +227,15 @@ class BaseRunner(StageRunner):
         more = len(inputs.requests) - len(requests)
         shown = ", ".join(map(_shown_ids, requests)) + (f" and {more} more" if more else "")
         fields = {"request_ids": [request.headers.get("x-request-id", "") for request in requests]}
-        text = "%s failed in %s; requests: %s"
-        log.error(text, self._shown(), stage, shown, exc_info=error, extra=fields)
-        if isinstance(error, KsrvError):
-            return error
+        text = "%s failed in %s with %s; requests: %s"
+        said = self._said(error)
+        log.error(text, self._shown(), stage, said, shown, exc_info=error, extra=fields)
+        failure = error if isinstance(error, KsrvError) else self._answer_to(error, stage, inputs)
+        failure.was_logged = True
+        return failure
+
+    def _answer_to(self, error: BaseException, stage: str, inputs: ExecutorInputs) -> KsrvError:
+        """Return the error that clients get for an exception that is not a KsrvError."""
         of_device = self.device.failure_of(error)
         if isinstance(of_device, DeviceLost):
             self.on_device_lost(self.device.name)
@@ -244,16 +248,19 @@ class BaseRunner(StageRunner):
         if stage == "inference" and self.runs_file:
             kind = FileFailed
         # Clients get the type of the error only. A warm-up has no client, so its text may have the details.
-        where = ""
+        said = type(error).__name__
         if _is_warm_up(inputs):
-            where = _where_it_failed(error, self.source.root)
+            said = self._said(error)
         elif not self.source.debug:
-            where = "; the server's log has its traceback"
-        text = f"the stage {stage} of {self._shown()} failed with {type(error).__name__}{where}"
-        failure = kind(text)
+            said += "; the server's log has its traceback"
+        failure = kind(f"the stage {stage} of {self._shown()} failed with {said}")
         if self.source.debug:
             add_traceback(failure, error, inputs, self.source.folder, self.source.root)
         return failure
+
+    def _said(self, error: BaseException) -> str:
+        """Return an error in one line: "KeyError: 'no such key' (handler.py, line 3)"."""
+        return " ".join(error_with_location(self.source.root, error).split())
 
     def _shown(self) -> str:
         version = f" version {self.source.version}" if self.source.version else ""
@@ -264,12 +271,6 @@ def _is_warm_up(inputs: ExecutorInputs) -> bool:
     """Whether the server itself made all requests of a batch. A client's request also has the header x-request-id."""
     parts = inputs.requests
     return all(part.id == WARM_UP and "x-request-id" not in part.headers for part in parts)
-
-
-def _where_it_failed(error: BaseException, folder: Path) -> str:
-    """Return an error's text and its place in the model's files: ": no such key (handler.py, line 3)"."""
-    said = " ".join(str(error).split())
-    return f"{f': {said[:300]}' if said else ''}{error_location(folder, error)}"
 
 
 def _shown_ids(request: RequestPart) -> str:

@@ -155,6 +155,8 @@ class ErrorAnswers:
         if status == 405:
             allowed = dict(error.headers or {}).get("Allow", "")
             text = f"{quote(req.path)} does not take {quote(req.method)}; it takes {allowed}"
+            if req.method == "POST" and str(req.uri_template).endswith(("{name}", "{version}")):
+                text += "; to infer, add /infer to the path"
         send_json(resp, {"error": cut(text)}, status)
         resp.set_headers(error.headers or {})
 

@@ -227,8 +227,8 @@ def report(
 ) -> KsrvError:
     """Log and count a failure that is sent to a client.
 
-    Unexpected exceptions are logged. A `KsrvError` is logged only over HTTP, if its status is 500 or higher and it does
-    not ask the client to try again.
+    Unexpected exceptions are logged. A `KsrvError` is logged only over HTTP, if its status is 500 or higher, it does
+    not ask the client to try again and the log does not have it yet.
 
     Args:
         name: The failed call, for the log: "POST /v2/models/cats/infer".
@@ -244,6 +244,7 @@ def report(
         protocol == "http"
         and error.http_status >= HTTPStatus.INTERNAL_SERVER_ERROR
         and error.retry_after is None
+        and not error.was_logged
     ):
         log.error("%s: %s", name, error.message, extra=fields)
     traffic.count_refusal(protocol, error.reason)

@@ -145,6 +145,7 @@ class ErrorMessage(msgspec.Struct, omit_defaults=True):
     grpc_code: str
     headers: dict[str, str] = {}
     retry_after: int | None = None
+    was_logged: bool = False
 
 
 class AnswerMessage(msgspec.Struct, omit_defaults=True):
@@ -446,6 +447,7 @@ def to_message(error: KsrvError) -> ErrorMessage:
         error.grpc_code,
         headers,
         None if seconds is None else int(seconds),
+        error.was_logged,
     )
 
 
@@ -468,7 +470,7 @@ def to_error(fault: ErrorMessage) -> KsrvError:
             kind = HandlerFailed
         error = kind(fault.message)
     error.http_status = fault.status
-    error.grpc_code = fault.grpc_code
+    error.grpc_code, error.was_logged = fault.grpc_code, fault.was_logged
     seconds = fault.retry_after
     error.retry_after = None if seconds is None else min(max(seconds, 0), _MOST_RETRY_AFTER_S)
     return error

@@ -202,6 +202,7 @@ _STAGES = ("initialize", "preprocess", "inference", "postprocess", "explain", "h
 _NEAR = 0.85
 """How similar a name must be to count as misspelt: pre_process and preprocessing do, preprocess_image does not."""
 _STAGE_ARGUMENTS = {
+    "initialize": ("context",),
     "preprocess": ("batch",),
     "handle": ("batch", "context"),
 }
@@ -227,7 +228,7 @@ def check_stages(handler: Any) -> None:
         if reason:
             raise HandlerError(
                 f"{_shown(stage, f'{type(handler).__name__}.{name}')} cannot be called: {reason}; it gets "
-                f"({', '.join(given)}), and the inputs by name go to inference"
+                f"({', '.join(given)}); inputs by name go to inference"
             )
 
 

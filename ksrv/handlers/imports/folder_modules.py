@@ -368,8 +368,13 @@ _finder = _Finder()
 
 
 def error_with_location(folder: Path, error: BaseException) -> str:
-    """Return the class and the text of an error, and the place in the model's files where it was raised."""
+    """Return the class and the text of an error, and the place in the model's files where it was raised.
+
+    A TorchScript error has its cause in its last line, below the frames of the network.
+    """
     text = str(error)
+    if text.startswith("The following operation failed in the TorchScript interpreter."):
+        text = text.rstrip().rpartition("\n")[2].removeprefix(f"{type(error).__name__}: ")
     return f"{type(error).__name__}{f': {text}' if text else ''}{error_location(folder, error)}"
 
 

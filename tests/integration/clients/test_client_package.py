@@ -69,6 +69,11 @@ def test_numbers(client):
     )
 
 
+def test_unknown_output_names_those_of_the_answer(client):
+    with pytest.raises(KeyError, match="the answer has no output 'z'; its outputs are y"):
+        client.infer("double", [1, 2, 3, 4])["z"]
+
+
 def test_images_are_a_batch(client, tmp_path):
     assert cv2.imwrite(str(tmp_path / "a.png"), np.full((9, 7, 3), 10, np.uint8))
     assert cv2.imwrite(str(tmp_path / "b.png"), np.full((20, 30, 3), 20, np.uint8))

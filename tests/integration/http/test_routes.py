@@ -43,6 +43,13 @@ def test_unknown_path_is_404_with_a_json_error(server, path):
     assert 0 < len(answer.json()["error"]) <= 1024
 
 
+@pytest.mark.parametrize("path", ["/v2/models/double", "/v2/models/double/versions/1"])
+def test_405_of_a_model_names_infer(server, path):
+    answer = post(server, path, {})
+    assert answer.status_code == 405
+    assert answer.json()["error"].endswith("; to infer, add /infer to the path")
+
+
 @pytest.mark.parametrize(
     ("path", "meant"),
     [

@@ -57,7 +57,9 @@ def test_a_failing_request_is_told_of_in_quotes(logging_server, model):
     document = {"id": EVIL, "parameters": {"text": EVIL}, "inputs": [tensor]}
     url = f"{logging_server.url}/v2/models/{model}/infer"
     assert requests.post(url, data=json.dumps(document)).status_code == 500
-    told = re.compile(rf"{model} failed in preprocess; requests: [0-9a-f-]{{36}} \(id 'a\\n2026")
+    told = re.compile(
+        rf"{model} failed in preprocess with ValueError: .*; requests: [0-9a-f-]{{36}} \(id 'a\\n2026"
+    )
     wait_until(lambda: told.search(logging_server.log))
     wait_until(lambda: "ValueError: cannot read" in logging_server.log)
     check_lines(logging_server)

@@ -176,9 +176,11 @@ def test_what_is_not_http_gets_an_id(server):
 def test_the_log_of_a_failing_handler_names_the_request(server, model):
     name = f"fails-in-{model}"
     requests.post(url(server, model), data=body(-1), headers={"X-Request-ID": name})
-    wait_until(lambda: f"failed in inference; requests: {name}" in server.log)
+    wait_until(lambda: re.search(rf"failed in inference with .*; requests: {name}", server.log))
     lines = [json.loads(line) for line in server.log.splitlines() if line.startswith("{")]
-    assert any(line.get("request_ids") == [name] for line in lines)
+    errors = [line for line in lines if line.get("level") == "error" and name in str(line)]
+    assert [line["request_ids"] for line in errors] == [[name]]  # each failure is logged once
+    assert "ValueError: negative (handler.py, line 7)" in errors[0]["message"]
 
 
 def test_under_a_stock_worker(models):

@@ -49,6 +49,12 @@ def test_unknown_command_exits_with_status_2(tmp_path, monkeypatch, name, says):
     assert says in done.output
 
 
+def test_misspelt_kind_of_a_model_is_guessed(tmp_path):
+    done = CliRunner().invoke(main, ["init", "imageclassifier", str(tmp_path / "new")])
+    assert done.exit_code == 2
+    assert "did you mean image-classifier?" in done.output
+
+
 def completed(words, place):
     done = subprocess.run(
         [sys.executable, "-m", "ksrv"],

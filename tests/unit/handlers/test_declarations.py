@@ -298,7 +298,8 @@ def test_parameters_that_no_request_can_fill_are_refused(runner_of, parameters, 
 @pytest.mark.parametrize(
     ("stage", "text"),
     [
-        ("handle(self, x: Float32[2])", r"Own.handle\(x.*\) cannot be called: .*it gets \(batch, context\), and the inputs"),
+        ("handle(self, x: Float32[2])", r"Own.handle\(x.*\) cannot be called: .*it gets \(batch, context\); inputs by name"),
+        ("initialize(self)", r"Own.initialize\(\) cannot be called: .*it gets \(context\)"),
         ("preprocess(self, batch, context)", r"Own.preprocess\(batch, context\) cannot be called: .*it gets \(batch\)"),
 
     ],

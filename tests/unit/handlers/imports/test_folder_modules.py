@@ -1,10 +1,14 @@
 """Modules of a model's folder while other threads import modules."""
 
+import re
 import sys
+import warnings
 from types import ModuleType
 
+import pytest
+
 from ksrv.handlers.imports import folder_modules
-from ksrv.handlers.imports.folder_modules import ModelImporter
+from ksrv.handlers.imports.folder_modules import ModelImporter, error_with_location
 
 
 def test_modules_are_forgotten_while_another_thread_imports(tmp_path, monkeypatch):
@@ -33,3 +37,14 @@ def test_a_file_that_was_just_written_again_is_read_again(tmp_path):
         assert modules.load(tmp_path / "handler.py").answer == answer
         modules.close()
     assert not (tmp_path / "__pycache__").exists()
+
+
+def test_the_cause_of_a_torchscript_error_is_its_last_line(tmp_path):
+    torch = pytest.importorskip("torch")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        network = torch.jit.trace(torch.nn.Linear(3, 1), torch.ones(1, 3))
+    with pytest.raises(RuntimeError) as failure:
+        network(torch.ones(1, 4))
+    text = error_with_location(tmp_path, failure.value)
+    assert re.fullmatch("RuntimeError: mat1 and mat2 shapes cannot be multiplied .*", text)
