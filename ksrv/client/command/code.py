@@ -100,6 +100,11 @@ class Input:
         return math.prod(self.shape)
 
     @property
+    def is_row(self) -> bool:
+        """Whether the values are written out as one row, as plain JSON has it."""
+        return self.kind in ("values", "text") and self.shape[:1] == (1,)
+
+    @property
     def values(self) -> list[Any]:
         """The values, for code that writes them out."""
         if self.kind == "text":
@@ -226,7 +231,7 @@ def curl_options(credentials: Credentials) -> list[str]:
 def curl_code(call: Call) -> str:
     """Return a shell command.
 
-    Image inputs alone are sent as a form, and short values as JSON. Otherwise the body is the JSON header `$H` and then
+    Image inputs alone are sent as a form, a row of short values as plain JSON, and other short values as JSON. Otherwise the body is the JSON header `$H` and then
     binary tensors.
     """
     options = curl_options(call.credentials)
@@ -234,8 +239,8 @@ def curl_code(call: Call) -> str:
     if not call.parameters and all(entry.kind == "image" for entry in call.inputs):
         files = [f"-F {shlex.quote(f'{entry.name}=@{call.image}')}" for entry in call.inputs]
         return " ".join(["curl -s", url, *options, *files])
-    if call.is_table and not call.parameters:
-        row = {entry.name: entry.values[0] for entry in call.inputs}
+    if not call.parameters and all(entry.is_row for entry in call.inputs):
+        row = {entry.name: _nested(entry.values, entry.shape)[0] for entry in call.inputs}
         url = shlex.quote(call.url + call.path.removesuffix("infer") + "generate")
         return " ".join(["curl -s", url, *options, "-d", shlex.quote(json.dumps(row))])
     if not call.needs_image and all(entry.kind != "zeros" for entry in call.inputs):

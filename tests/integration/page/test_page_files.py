@@ -219,3 +219,27 @@ def test_the_page_draws_over_the_part_that_the_model_reads(run_js, keys, sides):
         width, height = row[1] / placement.scale_x, row[0] / placement.scale_y
         found = [seen[key] for key in ("x", "y", "width", "height")]
         assert found == pytest.approx([left, top, width, height])
+
+
+@pytest.mark.parametrize(
+    ("name", "values", "labels", "view"),
+    [
+        ("output", [0.2, 0.5, 0.3], None, "output as classes"),
+        ("scores", [-2.5, 4.0, 1.0], None, "scores as classes"),
+        ("output", [-2.5, 4.0, 1.0], ["a", "b", "c"], "output as classes"),
+        ("output", [119.0, 122.5, 97.0], None, "output as numbers"),
+        ("output", [0.2, 0.5, 0.6], None, "output as numbers"),
+        ("output", [], None, "output as numbers"),
+    ],
+)
+def test_only_labelled_or_probable_numbers_are_classes(
+    run_js, tmp_path, name, values, labels, view
+):
+    datatypes = 'export const DTYPES = { FP32: "<f4" };\nexport const FLOATING = ["FP32"];\n'
+    (tmp_path / "static" / "datatypes.js").write_text(datatypes)
+    tensor = {"name": name, "datatype": "FP32", "shape": [len(values)], "values": values}
+    printed = run_js(
+        'import { viewsOf } from "./static/results.js";\n'
+        f"console.log(viewsOf([{json.dumps(tensor)}], {json.dumps(labels)}, null)[0].title);\n"
+    )
+    assert printed == f"{view}\n"

@@ -220,6 +220,8 @@ def test_the_pieces_of_an_answer_are_shown_as_they_come(page):
     send(page)
     assert page.get_by_role("log").inner_text().split("<i>") == ["one ", "two ", "three ", ""]
     expect(page.locator("form .status")).to_contain_text("the first piece came after")
+    assert "client.stream(" in codes(page)[1]
+    assert run_python(codes(page)[1], None).count("\n") == 3
     page.get_by_label("Text", exact=True).fill("one fail")
     page.get_by_role("button", name="Send", exact=True).click()
     expect(page.locator("form .status")).to_contain_text('<b onclick="alert(1)">no more</b>')

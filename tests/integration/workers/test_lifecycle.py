@@ -346,7 +346,7 @@ def test_the_curl_line_works_as_it_stands(tmp_path):
                 check=True,
                 timeout=30,
             )
-            assert '"outputs"' in done.stdout, (line, done.stdout)
+            assert '"model_name"' in done.stdout, (line, done.stdout)
 
 
 def test_a_server_that_dies_while_it_starts_fails_with_its_log(tmp_path):

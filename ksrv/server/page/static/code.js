@@ -93,8 +93,8 @@ export function curlCode(name, version, parts, streamed) {
   ].join("\n");
 }
 
-/** Python that sends the request by ksrv.client. */
-export function pythonCode(name, version, parts) {
+/** Python that sends the request by ksrv.client, and prints each piece of a streamed answer when it arrives. */
+export function pythonCode(name, version, parts, streamed) {
   const imports = new Set(parts.flatMap((part) => part.imports ?? []));
   const standard = [...imports].filter((line) => line.startsWith("from pathlib"));
   const others = [...imports].filter((line) => !line.startsWith("from pathlib"));
@@ -103,11 +103,13 @@ export function pythonCode(name, version, parts) {
   const token = hasToken() ? ', token=os.environ["KSRV_TOKEN"]' : "";
   const asked = version ? `, version=${pythonText(version)}` : "";
   const values = parts.map((part) => `${pythonText(part.name)}: ${part.python}`).join(", ");
+  const called = `${pythonText(name)}, {${values}}${asked}`;
+  const call = streamed
+    ? [`    for part in client.stream(${called}):`, "        print(dict(part), flush=True)"]
+    : [`    answer = client.infer(${called})`, "for name, value in answer.items():", "    print(name, value.shape, value)"];
   return [
     ...standard, ...(standard.length ? [""] : []), ...others, ...(others.length ? [""] : []),
     "from ksrv.client import Client", "",
-    `with Client(${pythonText(url)}${token}) as client:`,
-    `    answer = client.infer(${pythonText(name)}, {${values}}${asked})`,
-    "for name, value in answer.items():", "    print(name, value.shape, value)",
+    `with Client(${pythonText(url)}${token}) as client:`, ...call,
   ].join("\n");
 }

@@ -93,7 +93,7 @@ function trial(entry, metadata, refresh) {
     const streamed = pieces.checked;
     const parts = await form.collect();
     code.replaceChildren(codeBlock("curl", curlCode(name, version, parts, streamed)),
-      codeBlock("Python", pythonCode(name, version, parts)));
+      codeBlock("Python", pythonCode(name, version, parts, streamed)));
     status.textContent = "waiting for the answer";
     const started = performance.now();
     const response = await api.call(`${api.modelPath(name, version)}/infer`, {

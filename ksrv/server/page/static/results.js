@@ -31,9 +31,14 @@ function namedClasses(tensors, labels) {
   })));
 }
 
-/** A score for each class. */
+/** Whether numbers are probabilities: by the tensor's name, or because they are at least 0 and add up to 1. */
+const isProbable = ({ name, values }) => /prob|score|conf|softmax/i.test(name) ||
+  (values.every((value) => value >= 0) && Math.abs(values.reduce((sum, value) => sum + value, 0) - 1) < 0.01);
+
+/** A score for each class, if the classes have labels or the numbers are probabilities. */
 function scores(tensor, labels) {
   if (!hasRank(tensor, 1) || !isFloat(tensor.datatype) || tensor.shape[0] < 2) return null;
+  if (labels === null && !isProbable(tensor)) return null;
   return best(Array.from(tensor.values, (score, place) => ({ label: labelOf(labels, place), score })));
 }
 
@@ -148,7 +153,7 @@ export function viewsOf(tensors, labels, picture) {
     const { found: listed, entries } = fromJson(tensor);
     if (listed) add(`${tensor.name} as boxes`, () => boxes(listed, picture));
     if (entries) add(`${tensor.name} as classes`, () => bars(entries));
-    const graded = found === null && classes === null && (picture || labels) ? scores(tensor, labels) : null;
+    const graded = found === null && classes === null ? scores(tensor, labels) : null;
     if (graded) add(`${tensor.name} as classes`, () => bars(graded));
     if (picture && hasRank(tensor, 2) && isFloat(tensor.datatype) && tensor.shape[0] > 4 && tensor.shape[1] > 4) {
       add(`${tensor.name} as heat map`, () => heat(tensor, picture));
