@@ -204,13 +204,14 @@ PACKAGES_PAGES := boosted-trees or transformers or embeddings or speech or voice
 $(PACKAGES_VENV)/.installed: $(VENV)/.built pyproject.toml
 	$(PYTHON) -m venv $(PACKAGES_VENV)
 	$(PACKAGES_VENV)/bin/python -m pip install -q --disable-pip-version-check -c constraints.txt setuptools wheel Cython numpy
-	$(PACKAGES_VENV)/bin/python -m pip install -q --disable-pip-version-check -c constraints.txt --no-build-isolation -e '.[torch,onnx,audio]' \
+	$(PACKAGES_VENV)/bin/python -m pip install -q --disable-pip-version-check -c constraints.txt --no-build-isolation -e '.[torch,onnx,audio,plot,loadgen]' \
 		hypothesis pytest pytest-benchmark pytest-timeout requests $(PACKAGES)
 	$(PACKAGES_VENV)/bin/python -m pip install -q --disable-pip-version-check -c constraints.txt --no-deps $(PACKAGES_WITHOUT_DEPENDENCIES)
 	@touch $@
 
 test-packages: $(PACKAGES_VENV)/.installed ## two repositories of seven models with people's packages, loaded LOADS (20) times, and the tutorials with them; minutes
 	$(PACKAGES_VENV)/bin/python -m pytest tests/integration/packages
+	$(PACKAGES_VENV)/bin/python -m pytest tests/integration/bench/test_bench_command.py -k "plot or loadgen"
 	$(PACKAGES_VENV)/bin/python -m pytest tests/integration/docs/test_tutorials.py -k "$(PACKAGES_PAGES)"
 
 # The libraries of the files that dialects serve, in a separate environment. A dialect adds its packages here.

@@ -9,9 +9,7 @@ import pytest
 
 from tests.support.paths import ROOT
 
-MODULES = {
-    "swagger-ui-bundle-v2": "swagger_ui_bundle",
-}
+MODULES = {"mlcommons-loadgen": "mlperf_loadgen", "swagger-ui-bundle-v2": "swagger_ui_bundle"}
 """The modules of distributions that have another name."""
 
 FOR_DEVELOPMENT = {"test", "bench", "demo"}

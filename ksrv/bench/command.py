@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -11,6 +12,8 @@ import click
 
 from ksrv.bench.host import Usage, server_processes, usage
 from ksrv.bench.load import Endpoint, Load, run
+from ksrv.bench.loadgen import SCENARIOS, Run, run_loadgen, summary_of
+from ksrv.bench.plot import FORMATS
 from ksrv.bench.report import Result, remarks, result_of, table
 from ksrv.bench.requests import operations_of, rows_of
 from ksrv.cli.progress import Progress
@@ -121,6 +124,25 @@ def _shapes(texts: Sequence[str]) -> dict[str, tuple[int, ...]]:
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the results as JSON.")
 @click.option(
+    "--plot",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Draw the latencies of each load into a .svg, .png or .pdf file; needs matplotlib.",
+)
+@click.option(
+    "--loadgen",
+    type=click.Choice(tuple(SCENARIOS)),
+    help="Run this scenario of MLPerf's LoadGen with --connections instead; server needs one --rate, and --goal "
+    "and --percentile for the latency that it may have.",
+)
+@click.option(
+    "--loadgen-logs",
+    type=click.Path(file_okay=False, path_type=Path),
+    default="loadgen",
+    show_default=True,
+    help="With --loadgen: folder for LoadGen's logs.",
+)
+@click.option(
     "--find-batching",
     is_flag=True,
     help="Find the settings that serve most requests within --goal. MODEL is then the path of a model.",
@@ -179,6 +201,9 @@ def bench(
     shapes: tuple[str, ...],
     processes: int,
     as_json: bool,
+    plot: Path | None,
+    loadgen: str | None,
+    loadgen_logs: Path,
     find_batching: bool,
     goal: float | None,
     percentile: str,
@@ -200,6 +225,8 @@ def bench(
     Each of FILES is a request; the files are sent in turn. For a model with several inputs, write NAME=FILE. A
     .npy file is an array, any other file one element of bytes, such as a JPEG. Without files, the command
     generates values in the declared shapes.
+
+    --loadgen prints what LoadGen measured, and whether the run is valid by its rules.
 
     --find-batching serves a copy of the model at the path MODEL with many settings, and prints the best
     section of model.yaml, or writes it with --write.
@@ -231,6 +258,29 @@ def bench(
         close = 1e-5 if tolerance is None else tolerance
         _replay(client, model, version, replay, pace, connections, close, as_json)
         return
+    if loadgen:
+        if len(urls) > 1 or concurrency or (loadgen == "server") != (len(rate or ()) == 1):
+            raise click.UsageError(
+                "--loadgen takes one --url and no --concurrency; server alone takes --rate, and only one"
+            )
+        if (loadgen == "server") != (goal is not None and goal > 0):
+            raise click.UsageError(
+                "--loadgen server needs --goal MILLISECONDS, which no other scenario takes"
+            )
+        target = _Target(urls[0] if urls else DEFAULT_URL, credentials, timeout, model, version)
+        operations = target.operations(files, rows, _shapes(shapes))
+        asked = Run(
+            loadgen, seconds, (rate or (1.0,))[0], goal or 1.0, float(percentile), loadgen_logs
+        )
+        found = target.run_loadgen(operations, connections, asked)
+        click.echo(json.dumps(found, indent=2) if as_json else summary_of(loadgen_logs))
+        if found["result_validity"] != "VALID":
+            raise click.exceptions.Exit(1)
+        return
+    if plot is not None and (plot.suffix not in FORMATS or find_spec("matplotlib") is None):
+        raise click.UsageError(
+            f"--plot needs a file that ends with {', '.join(FORMATS)}, and matplotlib: pip install matplotlib"
+        )
     if concurrency and rate:
         raise click.UsageError("expected --concurrency (closed loop) or --rate (open loop)")
     timing = {"warm_up": warm_up, "seconds": seconds, "processes": processes}
@@ -242,6 +292,7 @@ def bench(
     else:
         loads = [Load(int(count), **timing) for count in concurrency or (1, 4, 16)]  # type: ignore[arg-type]
     results: list[Result] = []
+    names: list[str] = []
     with Progress() as progress:
         for url in urls or (DEFAULT_URL,):
             target = _Target(url, credentials, timeout, model, version)
@@ -249,6 +300,15 @@ def bench(
             for load in loads:
                 progress.show(f"{url}: {_describe(load)}, {warm_up + seconds:g} s")
                 results.append(target.measure(operations, load))
+                names.append(f"{url}: {_describe(load)}")
+    if plot is not None:
+        from ksrv.bench.plot import draw
+
+        drawn = zip(names, (one.milliseconds for one in results), strict=True)
+        try:
+            draw(dict(drawn), plot, f"{model}, {rows} rows a request")
+        except OSError as error:
+            raise click.ClickException(f"{plot} cannot be written: {error}") from error
     if as_json:
         document = {"model": model, "results": [result.document() for result in results]}
         click.echo(json.dumps(document, indent=2))
@@ -359,6 +419,17 @@ class _Target:
         if counts is not None and later is not None and later[1] > counts[1]:
             result.batch_rows = (later[0] - counts[0]) / (later[1] - counts[1])
         return result
+
+    def run_loadgen(
+        self, operations: list[Operation], connections: int, asked: Run
+    ) -> dict[str, Any]:
+        """Run LoadGen, and return its results."""
+        try:
+            return run_loadgen(self._endpoint, operations, connections, asked)
+        except ModuleNotFoundError as error:
+            raise click.ClickException(f"{error}: pip install mlcommons-loadgen") from error
+        except (ClientError, OSError) as error:
+            raise click.ClickException(str(error)) from error
 
     def _counts(self) -> tuple[int, int] | None:
         """Return how many rows and batches the model has run, or None if the server has no statistics."""

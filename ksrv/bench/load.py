@@ -165,7 +165,7 @@ def run(
     """
     if load.processes > 1:
         return _run_processes(endpoint, operations, load, observe)
-    with _ready_senders(endpoint, operations, load, 0) as senders:
+    with make_senders(endpoint, operations, load.connections) as senders:
         begin = time.monotonic() + START_SECONDS
         with _observing(observe, load, begin):
             return _run_share(senders, load, 0, begin)
@@ -231,7 +231,8 @@ def _share_of_process(
     endpoint: Endpoint, operations: Sequence[Operation], load: Load, process: int
 ) -> Samples:
     try:
-        with _ready_senders(endpoint, operations, load, process) as senders:
+        connections = len(range(process, load.connections, load.processes))
+        with make_senders(endpoint, operations, connections) as senders:
             _StartBarrier.ready.wait(READY_SECONDS)
             return _run_share(senders, load, process, time.monotonic() + START_SECONDS)
     except threading.BrokenBarrierError:
@@ -242,11 +243,10 @@ def _share_of_process(
 
 
 @contextmanager
-def _ready_senders(
-    endpoint: Endpoint, operations: Sequence[Operation], load: Load, process: int
+def make_senders(
+    endpoint: Endpoint, operations: Sequence[Operation], connections: int
 ) -> Iterator[list[Sender]]:
-    """Make a process's senders, and keep the garbage collector out of the measured time."""
-    connections = len(range(process, load.connections, load.processes))
+    """Make senders, and keep the garbage collector out of the measured time."""
     make = GrpcSender if endpoint.url.startswith("grpc") else RestSender
     senders: list[Sender] = [make(endpoint, operations) for _ in range(connections)]
     gc.collect()

@@ -1,12 +1,13 @@
 """The results of a load, as numbers, as JSON and as a table."""
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from ksrv.bench.load import Load, Samples
+from ksrv.client.tensors import Array
 
 PERCENTILES = (50.0, 90.0, 95.0, 99.0, 99.9)
 
@@ -35,6 +36,7 @@ class Result:
         server_cores: Cores that the server used, if it runs on this machine.
         server_bytes: Memory of the server at the end, if it runs on this machine.
         batch_rows: Mean rows of the server's batches, if the server has statistics.
+        milliseconds: Latency of each request, for a plot.
     """
 
     url: str
@@ -55,6 +57,7 @@ class Result:
     server_cores: float | None = None
     server_bytes: int | None = None
     batch_rows: float | None = None
+    milliseconds: Array = field(default_factory=lambda: np.empty(0), repr=False)
 
     @property
     def failed(self) -> int:
@@ -63,7 +66,7 @@ class Result:
 
     def document(self) -> dict[str, Any]:
         """Return the result as a JSON object."""
-        return asdict(self)
+        return {name: value for name, value in vars(self).items() if name != "milliseconds"}
 
 
 def result_of(url: str, load: Load, samples: Samples, rows: int) -> Result:
@@ -103,6 +106,7 @@ def result_of(url: str, load: Load, samples: Samples, rows: int) -> Result:
         under_way=waited if closed else 0,
         stalled=closed and bool((samples.waits > longest).any()),
         client_cores=samples.client_cpu / load.seconds if load.seconds else 0.0,
+        milliseconds=milliseconds,
     )
 
 

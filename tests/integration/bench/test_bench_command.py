@@ -106,12 +106,77 @@ def test_processes_share_the_load(server):
         (["double", "--shape", "x"], 2, "--shape"),
         (["double", "/no/such/file"], 1, "No such file"),
         (["double", "--seconds", "0"], 2, "positive"),
+        (["double", "--plot", "p.gif"], 2, "ends with .pdf, .png, .svg"),
+        (["double", "--loadgen", "server", "--goal", "5"], 2, "server alone takes --rate"),
+        (["double", "--loadgen", "server", "--rate", "5"], 2, "needs --goal"),
+        (["double", "--loadgen", "offline", "--rate", "5"], 2, "server alone takes --rate"),
+        (["double", "--loadgen", "offline", "--goal", "5"], 2, "no other scenario takes"),
+        (["double", "--loadgen", "offline", "--concurrency", "5"], 2, "no --concurrency"),
     ],
 )
 def test_invalid_options_are_reported(server, arguments, status, text):
     done = bench(*arguments, "--url", server.url)
     assert done.exit_code == status, done.output
     assert text in done.output
+
+
+@pytest.mark.parametrize("suffix", ["svg", "png", "pdf"])
+def test_plot_of_two_loads(server, tmp_path, suffix):
+    pytest.importorskip("matplotlib", reason="make test-packages installs it")
+    file = tmp_path / f"latencies.{suffix}"
+    done = bench("double", "--url", server.url, "--concurrency", "1,2", "--plot", file, *QUICK)
+    assert done.exit_code == 0, done.output
+    assert file.stat().st_size > 5000
+    if suffix == "svg":
+        assert "closed loop, 2 connections" in file.read_text()
+
+
+def test_plot_that_cannot_be_written_is_reported(server, tmp_path):
+    pytest.importorskip("matplotlib", reason="make test-packages installs it")
+    file = tmp_path / "none" / "latencies.svg"
+    done = bench("double", "--url", server.url, "--concurrency", "1", "--plot", file, *QUICK)
+    assert done.exit_code == 1 and "latencies.svg cannot be written" in done.output
+
+
+@pytest.mark.parametrize(
+    ("scenario", "least"),
+    [
+        (("single-stream",), "result_90.00_percentile_latency_ns"),
+        (("offline",), "result_samples_per_second"),
+        (("server", "--rate", 400, "--goal", 5000), "result_completed_samples_per_sec"),
+    ],
+)
+@pytest.mark.parametrize("protocol", ["rest", "grpc"])
+def test_loadgen_runs_its_scenarios(server, tmp_path, scenario, least, protocol):
+    pytest.importorskip("mlperf_loadgen", reason="make test-packages installs it")
+    url = server.url if protocol == "rest" else f"grpc://{server.grpc}"
+    done = bench(
+        "double", "--url", url, "--loadgen", *scenario, "--loadgen-logs", tmp_path / "logs",
+        "--connections", 4, "--seconds", 2, "--json",
+    )  # fmt: skip
+    assert done.exit_code == 0, done.output
+    found = json.loads(done.stdout)
+    assert found["result_validity"] == "VALID" and found[least] > 0
+    assert "Result is : VALID" in (tmp_path / "logs" / "mlperf_log_summary.txt").read_text()
+
+
+def test_loadgen_run_with_too_few_queries_is_not_valid(server, tmp_path):
+    pytest.importorskip("mlperf_loadgen", reason="make test-packages installs it")
+    done = bench(
+        "double", "--url", server.url, "--loadgen", "server", "--rate", 50, "--goal", 5000,
+        "--loadgen-logs", tmp_path, "--seconds", 1,
+    )  # fmt: skip
+    assert done.exit_code == 1
+    assert "Result is : INVALID" in done.output and "more queries" in done.output
+
+
+def test_failed_request_of_loadgen_is_reported(server, tmp_path):
+    pytest.importorskip("mlperf_loadgen", reason="make test-packages installs it")
+    done = bench(
+        "double", "--url", server.url, "--loadgen", "offline", "--loadgen-logs", tmp_path,
+        "--shape", "x=1,3",
+    )  # fmt: skip
+    assert done.exit_code == 1 and "expects [-1, 4]" in done.output
 
 
 @pytest.fixture
