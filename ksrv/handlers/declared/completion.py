@@ -114,7 +114,8 @@ def _completed(handler: Any, context: HandlerContext) -> ModelSpec:
     if steps is not None:
         # The handler's code declares what its `inference` returns, and model.yaml what the steps make.
         own = () if context.config.outputs else spec.outputs
-        made = steps.declare(own or (loaded.outputs if loaded is not None else ()))
+        file = loaded.outputs if loaded is not None and keeps(handler, "inference") else ()
+        made = steps.declare(own or file)
         spec = replace(spec, outputs=context.config.outputs or made)
     # Choosing a device may import torch. A handler that has not imported torch, and has no model file, uses the CPU.
     chosen = loaded is not None or context.config.device != "auto" or "torch" in sys.modules
@@ -153,8 +154,7 @@ def check_inputs(spec: ModelSpec, loaded: LoadedModel) -> None:
             f"model.yaml declares the inputs {', '.join(entry.name for entry in spec.inputs)}; "
             f"the model file has {', '.join(entry.name for entry in loaded.inputs)}"
         )
-    names = {entry.name for entry in loaded.inputs}
-    by_name = names == {entry.name for entry in spec.inputs}
+    by_name = {entry.name for entry in loaded.inputs} == {entry.name for entry in spec.inputs}
     for index, declared in enumerate(spec.inputs):
         own = next(
             (entry for entry in loaded.inputs if by_name and entry.name == declared.name),

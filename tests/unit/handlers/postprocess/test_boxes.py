@@ -222,3 +222,14 @@ def test_boxes_are_mapped_back_to_the_picture(tmp_path, row, keys, resize, wante
         picture = files.png(50, 100)
         found = model.infer({"image": [picture, picture]})
     np.testing.assert_allclose(found["boxes"], [[wanted], [wanted]], atol=1e-4)
+
+
+def test_steps_after_a_handler_take_what_it_returns_and_not_the_file(tmp_path, served):
+    (tmp_path / "handler.py").write_text(
+        "from ksrv import BaseHandler\n\n\nclass Corners(BaseHandler):\n    def inference(self, b_in, s_in):\n"
+        "        found = self.model(b_in, s_in)\n        return found | {'b': found['b'][..., :4]}\n"
+    )
+    boxes = np.float32([[[0, 0, 8, 8, 1, 1]]])
+    steps = "handler: handler.py\npostprocess: [nms: {of: b, scores: s, to_image: false}]"
+    with served(steps, b=boxes, s=np.float32([[[0.9]]])) as (model, inputs):
+        assert model.infer(inputs)["boxes"].tolist() == [[[0, 0, 8, 8]]]
