@@ -30,6 +30,7 @@ RUN_BY = {
     "docs/metrics.md": "tests/integration/docs/test_tutorials.py",
     "docs/migration/mlserver.md": "tests/dialects/mlserver/test_runtimes.py",
     "docs/migration/fastapi.md": "tests/integration/docs/test_tutorials.py",
+    "docs/migration/kserve_v1.md": "tests/integration/docs/test_tutorials.py",
     "docs/migration/openvino.md": "tests/integration/docs/test_tutorials.py",
     "docs/migration/torchserve.md": "tests/integration/docs/test_tutorials.py",
     "docs/migration/triton.md": "tests/integration/docs/test_tutorials.py",
@@ -39,6 +40,9 @@ RUN_BY = {
     "docs/performance.md": "tests/integration/docs/test_tutorials.py",
     "docs/plain-json.md": "tests/integration/docs/test_tutorials.py",
     "docs/postprocess.md": "tests/integration/docs/test_fragments.py",
+    "docs/http.md": "tests/integration/docs/test_tutorials.py",
+    "docs/production.md": "tests/integration/docs/test_tutorials.py",
+    "docs/security.md": "tests/integration/docs/test_tutorials.py",
     "docs/protocol.md": "tests/integration/docs/test_shown_commands.py",
     "docs/pull.md": "tests/integration/pull/test_s3.py",
     "docs/record.md": "tests/integration/records/test_documentation.py",
@@ -58,9 +62,6 @@ RUN_BY = {
 NOT_RUN = {
     "docs/benchmarks.md": "make bench-peers, which writes it, takes half an hour and ten installations",
     "docs/compatibility.md": "the checkouts are not here",
-    "docs/http.md": "it listens on every interface: native_server/test_proxy_protocol.py serves with its options",
-    "docs/production.md": "docker, systemd and Kubernetes are not here: tests/unit/deploy holds their files and flags",
-    "docs/security.md": "it listens on every interface: integration/access serves with its options",
     "docs/ray.md": "Ray is not here: `make test-ray` runs the applications of examples/ray",
 }
 

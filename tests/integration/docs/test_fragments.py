@@ -23,9 +23,6 @@ def python_of(page):
 LEFT_OUT = """
 from ksrv import BaseHandler
 
-def make_words(texts):
-    return ["Once ", "upon"]
-
 def crop(image, boxes):
     return image[:, : int(boxes[0, 0])]
 
@@ -36,14 +33,15 @@ def crop(image, boxes):
 @pytest.fixture(scope="module")
 def client(tmp_path_factory):
     root = tmp_path_factory.mktemp("fragments")
-    storyteller, _, asks = python_of("streams.md")
+    _, asks = python_of("streams.md")
+    storyteller = blocks_of(ROOT / "docs/streams.md")[0].text
     [pipeline] = python_of("composition.md")
     two = (
         "inputs: [{name: x, datatype: FP32, shape: [-1, 2]}]\n"
         "outputs: [{name: y, datatype: FP32, shape: [-1, 2]}]\n"
     )
     write_model(
-        root, "storyteller", LEFT_OUT + storyteller,
+        root, "storyteller", storyteller,
         "inputs: [{name: text_input, datatype: BYTES, shape: [-1]}]\n"
         "outputs: [{name: text_output, datatype: BYTES, shape: [-1]}]\n",
     )  # fmt: skip
@@ -71,9 +69,9 @@ def client(tmp_path_factory):
 
 
 def test_the_storyteller_tells_a_client_in_parts(client, capsys):
-    _, shown, _ = python_of("streams.md")
+    shown, _ = python_of("streams.md")
     exec(shown.replace("http://127.0.0.1:8080", client.url), {})
-    assert capsys.readouterr().out == "Once upon"
+    assert capsys.readouterr().out == "and then it rained"
 
 
 @pytest.mark.parametrize(
