@@ -5,10 +5,8 @@ from pathlib import Path
 import click
 
 from ksrv.cli.progress import Progress
-from ksrv.pull.address import open_source
-from ksrv.pull.folder import pull as pull_into
-from ksrv.pull.folder import verify as differences
-from ksrv.pull.source import PullError
+from ksrv.pull.folder import differences, pull_into
+from ksrv.pull.source import PullError, open_source
 
 
 @click.command()
@@ -23,28 +21,23 @@ def pull(uri: str, folder: Path, verify: bool) -> None:
     \b
       ksrv pull s3://bucket/models/cats/1 models/cats/1
       ksrv pull https://host/cats.onnx#sha256=HEX models/cats/1
+      ksrv pull hf://owner/name@revision models/name/1
+      ksrv pull oci:cats.tar:v1 models/cats/1
 
-    URI begins with s3://, gs://, az:// or https://. If a pull was ended, start it again: it
+    URI begins with s3://, gs://, az://, https://, hf:// or oci:. If a pull was ended, start it again: it
     continues. The lock file beside FOLDER, .NAME.pull.lock, has the revision and the digest of each file.
 
     The exit status is 1 if the model could not be pulled; with --verify, if a file differs.
     """  # noqa: D301 - click reads the character
     try:
-        if verify:
-            lines = differences(uri, folder)
-            for line in lines:
-                click.echo(line, err=True)
-            if lines:
-                raise PullError(f"{folder} differs from its lock file; remove it and pull again")
+        if not verify:
+            with Progress() as progress:
+                form = "{:,} of {:,} bytes".format
+                done = pull_into(folder, open_source(uri), lambda *now: progress.show(form(*now)))
+            click.echo(done)
+        elif lines := differences(folder, uri):
+            raise PullError("\n".join([f"{folder} differs from its lock file", *lines]))
+        else:
             click.echo(f"{folder} has the files that were pulled")
-            return
-        with Progress() as progress:
-            done = pull_into(
-                uri,
-                folder,
-                open_source,
-                lambda arrived, total: progress.show(f"{arrived:,} of {total:,} bytes"),
-            )
-        click.echo(done)
     except (PullError, OSError) as error:
         raise click.ClickException(str(error)) from error

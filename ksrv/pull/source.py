@@ -1,19 +1,30 @@
 """The files that a pull copies, with sizes and digests, and the rules for their names."""
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Protocol
-from urllib.parse import urlsplit
 
 from ksrv.errors import quote
 
 MOST_FILES = 100_000
 """The most files of a model."""
 
-_UNSAFE = re.compile(r"[\x00-\x1f\x7f\\\ud800-\udfff]")
-"""Control characters, backslashes and halves of surrogate pairs, which no file system or terminal should get."""
+READERS = dict.fromkeys(("s3", "gs", "az", "https"), "ksrv.pull.objects:ObjectSource")
+READERS |= {"hf": "ksrv.pull.hub:HubSource", "oci": "ksrv.pull.oci:OciSource"}
+"""The class that reads each kind of address. Imported when it is used, because it needs other packages."""
+
+SCHEMES = "s3://, gs://, az://, https://, hf://OWNER/NAME[@REVISION] or oci:PATH[:TAG]"
+
+Arrived = Callable[[str, int], None]
+"""Is called with the name of a file, and its size so far."""
+
+EXPECTED_NAME = "expected a relative path without '..', backslashes and control characters"
+_UNSAFE = re.compile(r"[\x00-\x1f\x7f\\\ud800-\udfff]|^$|(^|/)\.{0,2}(/|$)")
+"""Control characters, backslashes, halves of surrogate pairs; and parts of a path that are empty, `.` or `..`."""
 
 
 class PullError(Exception):
@@ -38,7 +49,7 @@ class RemoteFile:
 
 
 class Source(Protocol):
-    """A model in a store.
+    """A model in a store. The class is called with the address, and lists the files.
 
     Attributes:
         uri: The address without credentials.
@@ -50,11 +61,8 @@ class Source(Protocol):
     revision: str
     files: list[RemoteFile]
 
-    def fetch(self, tree: Path, advance: Callable[[int], None]) -> None:
+    def fetch(self, tree: Path, arrived: Arrived) -> None:
         """Write the files below a folder, which may have files, whole or in part, of an earlier call.
-
-        Args:
-            advance: Is given the number of bytes that have arrived since its last call.
 
         Raises:
             PullError: The source does not send a file.
@@ -62,43 +70,64 @@ class Source(Protocol):
         """
 
 
-def without_secrets(text: str) -> str:
+def open_source(uri: str) -> Source:
+    """Return the source at an address, after listing its files.
+
+    Raises:
+        PullError: The address has another form, the files cannot be listed, or a package is missing.
+    """
+    scheme, colon, _ = uri.partition(":")
+    if not colon or scheme not in READERS:
+        raise PullError(f"{quote(redacted(uri))} is no address; expected {SCHEMES}")
+    try:
+        source: Source = resolve_name(READERS[scheme])(uri)
+    except ModuleNotFoundError as error:
+        raise PullError(f"{error}; for {scheme}: pip install huggingface_hub obstore") from error
+    return source
+
+
+def redacted(text: str) -> str:
     """Return a text without the queries and passwords of its addresses, which may be credentials."""
     return re.sub(r"(?<=//)[^/\s@]*@", "", re.sub(r"(\w+://[^\s?]*)\?\S*", r"\1", text))
 
 
-def file_name(uri: str) -> str:
-    """Return the last part of the path of an address."""
-    return urlsplit(uri).path.rpartition("/")[2]
+@contextmanager
+def explained(subject: str, *kinds: type[Exception]) -> Iterator[None]:
+    """Turn errors of a library into sentences: obstore's are long, and quote credentials.
+
+    Args:
+        subject: The address, and the file if there is one.
+        kinds: The errors. Those of this machine's file system pass, because they name their path and cause.
+    """
+    try:
+        yield
+    except kinds as error:
+        if isinstance(error, OSError) and error.errno is not None:
+            raise
+        text, _, details = str(error).partition("Debug source:")
+        causes = re.findall(r'(?:error|message): "([^"]+)"|InvalidCertificate\(\s*(\w+)', details)
+        text = re.sub(r"^Generic \w+ error: ", "", " ".join(redacted(text).split()))[:500]
+        raise PullError("; ".join([f"{subject}: {text}", *map("".join, causes[-1:])])) from error
 
 
-def check_names(files: Sequence[RemoteFile]) -> None:
-    """Refuse names that lead out of a folder, or that name the same file.
+def paths_above(name: str) -> set[str]:
+    """Return the folders of a file."""
+    return {name[: match.start()] for match in re.finditer("/", name)}
+
+
+def check_names(files: list[RemoteFile]) -> None:
+    """Refuse names that lead out of a folder, or that name the same file on a system that ignores case.
 
     Raises:
         PullError: A name cannot be used; or the source has no files, or too many.
     """
     if not 0 < len(files) <= MOST_FILES:
         raise PullError(f"the source has {len(files)} files; expected 1 to {MOST_FILES}")
-    seen: dict[str, str] = {}
-    for file in files:
-        parts = file.name.split("/")
-        if _UNSAFE.search(file.name) or not {"", ".", ".."}.isdisjoint(parts):
-            raise PullError(
-                f"the source names a file {quote(file.name)}; expected a relative path without '..', empty parts, "
-                f"backslashes or control characters"
-            )
-        folded = file.name.casefold()
-        if folded in seen:
-            raise PullError(
-                f"the source has {quote(seen[folded])} and {quote(file.name)}, which are the same file on some systems; "
-                f"rename one of them there"
-            )
-        seen[folded] = file.name
-    for name in seen.values():
-        folders = name.casefold().split("/")[:-1]
-        for end in range(1, len(folders) + 1):
-            if file_above := seen.get("/".join(folders[:end])):
-                raise PullError(
-                    f"the source has a file {quote(file_above)} and files below it; rename it there"
-                )
+    taken: dict[str, bool] = {}  # whether a name, without case, is a file
+    for name in (file.name for file in files):
+        if _UNSAFE.search(name):
+            raise PullError(f"the source has a file {quote(name)}; {EXPECTED_NAME}")
+        above = paths_above(name.casefold())
+        if name.casefold() in taken or any(taken.get(folder) for folder in above):
+            raise PullError(f"the source has {quote(name)} twice, or with another case; rename one")
+        taken |= {**dict.fromkeys(above, False), name.casefold(): True}

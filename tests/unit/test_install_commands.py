@@ -62,7 +62,7 @@ def test_a_file_is_no_promise(command):
         ("ksrv/engine/requests/audio_input.py", "audio"),
         ("ksrv/observe/tracing.py", "otel"),
         ("ksrv/ray/installation.py", "ray"),
-        ("ksrv/pull/address.py", "pull"),
+        ("ksrv/pull/source.py", "pull"),
     ],
 )
 def test_error_names_every_package_of_the_extra(file, extra):

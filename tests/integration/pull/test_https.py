@@ -62,7 +62,7 @@ def test_file_arrives_with_its_lock(pull, files, tmp_path):
     lock = json.loads((tmp_path / "cats/.1.pull.lock").read_text())
     assert lock["uri"] == f"{files.url}/cats.onnx"
     digest = f"sha256:{hashlib.sha256(CONTENT).hexdigest()}"
-    assert lock["files"] == {"cats.onnx": {"size": len(CONTENT), "digest": digest}}
+    assert lock["files"] == {"cats.onnx": digest}
     assert lock["revision"] in done.output
 
 
@@ -160,7 +160,7 @@ def test_transfer_that_is_always_cut_fails_and_goes_on_later(pull, files, tmp_pa
 def test_file_that_changes_during_the_transfer_is_refused(pull, files, tmp_path):
     files.cut_after, files.etag_after_cut = 3_000_000, '"two"'
     done = pull()
-    assert done.exit_code == 1 and "changed while it was pulled" in done.output
+    assert done.exit_code == 1 and "changed; run the command again" in done.output
     assert no_folder(tmp_path)
     done = pull()
     assert done.exit_code == 0, done.output
@@ -209,7 +209,7 @@ def test_wrong_digest_is_refused_and_pulled_again(pull, files, tmp_path):
     right = hashlib.sha256(CONTENT).hexdigest()
     files.contents["/cats.onnx"] = b"x" + CONTENT[1:]
     done = pull(f"{files.url}/cats.onnx#sha256={right}")
-    assert done.exit_code == 1 and f"expected sha256:{right}" in done.output
+    assert done.exit_code == 1 and f"'sha256:{right}'" in done.output
     assert no_folder(tmp_path)
     files.contents["/cats.onnx"] = CONTENT
     assert pull(f"{files.url}/cats.onnx#sha256={right}").exit_code == 0
@@ -221,7 +221,7 @@ def test_wrong_digest_is_refused_and_pulled_again(pull, files, tmp_path):
         ("/cats.onnx#sha256=12", "64 hexadecimal digits"),
         ("/cats.onnx#md5=" + "0" * 32, "expected #sha256="),
         ("/dogs.onnx", "404"),
-        ("/", "the source names a file ''"),
+        ("/", "the source has a file ''"),
         ("/a/%2e%2e", "'..'"),
         ("/a/%2fetc", "'/etc'"),
         ("/a/x%0ay", "control characters"),

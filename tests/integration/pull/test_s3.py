@@ -146,33 +146,6 @@ def test_hostile_keys_are_refused(put, pull, tmp_path, keys):
     assert {path.name for path in tmp_path.rglob("*")} <= {".cats.pull"}
 
 
-def test_checksums_of_the_source_are_compared(put, pull, tmp_path):
-    right = hashlib.sha256(b"weights").hexdigest()
-    put("cats/SHA256SUMS", f"{right}  model.onnx\n{right} *./again\n".encode())
-    put("cats/model.onnx", b"weights")
-    put("cats/again", b"WEIGHTS")
-    done = pull("s3://models/cats")
-    assert done.exit_code == 1 and "'again'" in done.output and right in done.output
-    assert not (tmp_path / "cats").exists()
-    put("cats/again", b"weights")
-    assert pull("s3://models/cats").exit_code == 0
-
-
-@pytest.mark.parametrize(
-    ("text", "says"),
-    [
-        (b"nonsense", "expected a digest and a name"),
-        (b"\xff" * 70, "expected a digest and a name"),
-        (b"0" * 64 + b"  ../../etc/passwd", "which the source lacks"),
-        (b"0" * 64 + b"  /etc/passwd", "which the source lacks"),
-    ],
-)
-def test_bad_checksums_are_refused(put, pull, text, says):
-    put("cats/SHA256SUMS", text)
-    done = pull("s3://models/cats")
-    assert done.exit_code == 1 and says in done.output
-
-
 @pytest.mark.parametrize(
     ("uri", "says"),
     [
@@ -215,7 +188,6 @@ def test_full_disk_is_reported_and_the_pull_goes_on(put, tmp_path):
 import subprocess, sys
 from click.testing import CliRunner
 from ksrv.cli.main import main
-from ksrv.client import Client
 from ksrv.pull import folder
 def pull():
     done = CliRunner().invoke(main, ["pull", "s3://models/cats", {str(tmp_path / "disk/cats")!r}])
@@ -238,6 +210,6 @@ pull()
     if "unshare" in done.stderr or "mount:" in done.stderr:
         pytest.skip(f"no file system can be mounted here: {done.stderr}")
     early, late, again = [line for line in done.stdout.splitlines() if line]
-    assert early.startswith("1 ") and "has room for" in early
+    assert early.startswith("1 ") and "bytes, the disk" in early
     assert late.startswith("1 ") and "No space left on device" in late
     assert again.startswith("0 ")
