@@ -3,6 +3,7 @@
 - Pages outside of docs/ (CONTRIBUTING.md and others) become pages of the site, and links to them are
   changed. A link to a source file becomes its text, because the site has no sources; a link to a
   missing file stays, and fails the build.
+- A page that is not in the menu, of a folder that is, links to the folder's index below its title.
 - Each table of ratios in benchmarks/figures.md gets a plot.
 """
 
@@ -49,6 +50,10 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
         pieces += [_linked(markdown[end : fence.start()], origin, where), fence[0]]
         end = fence.end()
     text = "".join([*pieces, _linked(markdown[end:], origin, where)])
+    folder, name = posixpath.split(where)
+    if name != "index.md" and files.get_file_from_path(f"{folder}/index.md"):
+        title, _, rest = text.partition("\n")
+        text = f"{title}\n\n[{folder.capitalize()}](index.md) ›\n{rest}"
     return _TABLE.sub(_with_plot, text) if where == BESIDE["benchmarks/figures.md"] else text
 
 
