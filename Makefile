@@ -245,17 +245,17 @@ test-dialects: $(DIALECTS_VENV)/.installed $(TFSERVING_VENV)/.installed ## the d
 	$(DIALECTS_VENV)/bin/python -m pytest tests/integration/docs/test_tutorials.py -m long -k tabular
 	$(TFSERVING_VENV)/bin/python -m pytest tests/dialects/tfserving
 
-# The libraries that copy models from stores, and a server that speaks S3, in a separate environment.
+# The libraries that copy and verify models, and a server that speaks S3, in a separate environment.
 PULL_VENV ?= .venv-pull
 
 $(PULL_VENV)/.installed: $(VENV)/.built pyproject.toml
 	$(PYTHON) -m venv $(PULL_VENV)
 	$(PULL_VENV)/bin/python -m pip install -q --disable-pip-version-check -c constraints.txt setuptools wheel Cython numpy
-	$(PULL_VENV)/bin/python -m pip install -q --disable-pip-version-check -c constraints.txt --no-build-isolation -e '.[onnx,pull]' \
+	$(PULL_VENV)/bin/python -m pip install -q --disable-pip-version-check -c constraints.txt --no-build-isolation -e '.[onnx,pull,signature]' \
 		boto3 hypothesis 'moto[server]' onnx pytest pytest-benchmark pytest-timeout
 	@touch $@
 
-test-pull: $(PULL_VENV)/.installed ## ksrv pull from an S3 server and others that break transfers, with the packages of the extra
+test-pull: $(PULL_VENV)/.installed ## ksrv pull from servers that break transfers, signatures of models, with the packages of these extras
 	$(PULL_VENV)/bin/python -m pytest tests/unit/pull tests/integration/pull
 
 # Other projects' scripts and their packages, in a separate environment. The scripts name fixed ports: if the system

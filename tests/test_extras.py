@@ -9,7 +9,12 @@ import pytest
 
 from tests.support.paths import ROOT
 
-MODULES = {"mlcommons-loadgen": "mlperf_loadgen", "swagger-ui-bundle-v2": "swagger_ui_bundle"}
+MODULES = {
+    "mlcommons-loadgen": "mlperf_loadgen",
+    "model-signing": "model_signing",
+    "pyOpenSSL": "model_signing",  # which does not declare it
+    "swagger-ui-bundle-v2": "swagger_ui_bundle",
+}
 """The modules of distributions that have another name."""
 
 FOR_DEVELOPMENT = {"test", "bench", "demo"}

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ksrv.cli.progress import Progress
+from ksrv.cli.signature import signature_options
 from ksrv.engine.settings import PARALLEL_LOADS
 
 if TYPE_CHECKING:
@@ -45,6 +46,7 @@ _POLL_SECONDS = 0.2
     show_default=True,
     help="Lowest level to log, on stderr.",
 )
+@signature_options
 def check(
     paths: tuple[Path, ...],
     as_json: bool,
@@ -57,7 +59,7 @@ def check(
     PATHS are as for `ksrv serve`. The command starts no server.
 
     The exit status is 0 if every model is ready and warm, 1 if one is not, or if answers to a --sample differ by more
-    than 0.001, relative and absolute, and 2 if a path holds no model.
+    than 0.001, relative and absolute, or if the --signature does not fit, and 2 if a path holds no model.
     """
     from ksrv.cli.sample_answers import compare_answers
     from ksrv.dialects.registry import formats
@@ -170,11 +172,9 @@ def _shown_progress(engine: "Engine") -> Iterator[None]:
 
     with Progress() as progress:
         thread = threading.Thread(target=watch, args=(progress,), daemon=True)
-        if progress.shown:
-            thread.start()
+        thread.start()
         try:
             yield
         finally:
             done.set()
-            if progress.shown:
-                thread.join()
+            thread.join()

@@ -62,6 +62,7 @@ def test_a_file_is_no_promise(command):
         ("ksrv/engine/requests/audio_input.py", "audio"),
         ("ksrv/observe/tracing.py", "otel"),
         ("ksrv/ray/installation.py", "ray"),
+        ("ksrv/cli/signature.py", "signature"),
         ("ksrv/pull/source.py", "pull"),
     ],
 )

@@ -95,9 +95,10 @@ def test_commands_of_the_page(put, tmp_path, monkeypatch):
     boto3.client("s3").create_bucket(Bucket="bucket")
     for path in write_double(tmp_path / "written").iterdir():
         boto3.client("s3").upload_file(str(path), "bucket", f"models/cats/1/{path.name}")
-    [block] = re.findall(
+    block, signed = re.findall(
         r"^```sh\n(.*?)^```$", (ROOT / "docs/pull.md").read_text(), re.MULTILINE | re.DOTALL
     )
+    assert "ksrv check models/cats --signature " in signed  # test_signature.py runs such commands
     lines = block.splitlines()
     assert any(line.startswith("ksrv pull s3://bucket/models/cats/1 ") for line in lines)
     for line in lines:
