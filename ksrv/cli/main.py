@@ -76,8 +76,8 @@ class Commands(click.Group):
             UsageError: The name is unknown; the text suggests the nearest command.
         """
         name = args[0]
-        wanted = not ctx.resilient_parsing and name[:1] != "-"  # no error during completion
-        if wanted and self.get_command(ctx, name) is None:
+        # No error during completion.
+        if not ctx.resilient_parsing and name[:1] != "-" and name not in self.list_commands(ctx):
             if near := get_close_matches(name, self.list_commands(ctx), n=1):
                 ctx.fail(f"unknown command {name!r}; did you mean {near[0]!r}?")
             if exists(name):
