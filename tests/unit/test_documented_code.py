@@ -37,6 +37,7 @@ RUN_BY = {
     "docs/migration/triton-python.md": "tests/integration/docs/test_tutorials.py",
     "docs/tabular.md": "tests/integration/docs/test_tutorials.py",
     "docs/batching.md": "tests/integration/docs/test_tutorials.py",
+    "docs/page.md": "tests/integration/docs/test_tutorials.py",
     "docs/performance.md": "tests/integration/docs/test_tutorials.py",
     "docs/plain-json.md": "tests/integration/docs/test_tutorials.py",
     "docs/postprocess.md": "tests/integration/docs/test_fragments.py",

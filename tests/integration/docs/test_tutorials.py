@@ -16,6 +16,7 @@ PAGES = [
     DOCS / "batching.md",
     DOCS / "http.md",
     DOCS / "metrics.md",
+    DOCS / "page.md",
     DOCS / "performance.md",
     DOCS / "plain-json.md",
     DOCS / "processes.md",
