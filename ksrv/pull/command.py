@@ -1,5 +1,6 @@
 """`ksrv pull`: copies a model from a store into a folder, and compares a folder with what was pulled."""
 
+import signal
 from pathlib import Path
 
 import click
@@ -31,6 +32,7 @@ def pull(uri: str, folder: Path, verify: bool) -> None:
     """  # noqa: D301 - click reads the character
     try:
         if not verify:
+            signal.signal(signal.SIGINT, signal.SIG_DFL)  # no wait for files that still arrive
             with Progress() as progress:
                 form = "{:,} of {:,} bytes".format
                 done = pull_into(folder, open_source(uri), lambda *now: progress.show(form(*now)))

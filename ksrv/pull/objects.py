@@ -14,13 +14,11 @@ from urllib.parse import unquote, urlsplit
 from ksrv.errors import quote
 from ksrv.pull.source import MOST_FILES, Arrived, PullError, RemoteFile, explained, redacted
 
-FILES_AT_ONCE = 4
 ATTEMPTS = 3
 """Attempts for a file. In each of them obstore itself continues a transfer that breaks, if there is an ETag."""
 READ_TIMEOUT_S = 30
 """How long a server may send nothing."""
 RETRIES = 5
-CHUNK_BYTES = 1 << 20
 
 
 class ObjectSource:
@@ -56,7 +54,7 @@ class ObjectSource:
 
     def fetch(self, tree: Path, arrived: Arrived) -> None:
         """See `Source`."""
-        with ThreadPoolExecutor(FILES_AT_ONCE) as pool:
+        with ThreadPoolExecutor(max_workers=4) as pool:
             list(pool.map(lambda file: self._fetch(file, tree / file.name, arrived), self.files))
 
     def _fetch(self, file: RemoteFile, path: Path, arrived: Arrived) -> None:
@@ -93,7 +91,7 @@ class ObjectSource:
             result = obstore.get(self._store, "" if self._is_file else file.name, options=options)
             if (result.meta["size"], _tag(result.meta)) != (file.size, file.tag):
                 raise PullError(f"{quote(file.name)} changed; run the command again")
-            yield from result.stream(min_chunk_size=CHUNK_BYTES)
+            yield from result.stream(min_chunk_size=1 << 20)
 
 
 def _store(uri: str) -> Any:

@@ -265,13 +265,14 @@ def test_credentials_are_neither_stored_nor_shown(pull, files, tmp_path):
     assert done.exit_code == 1 and "hidden" not in done.output and "word" not in done.output
 
 
-def test_killed_pull_goes_on(pull, files, tmp_path):
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+def test_ended_pull_goes_on(pull, files, tmp_path, number):
     files.pause_s = 0.05
     command = [sys.executable, "-m", "ksrv", "pull", f"{files.url}/cats.onnx"]
     process = subprocess.Popen([*command, str(tmp_path / "cats/1")])
     [part] = wait_for(lambda: [p for p in tmp_path.glob("cats/.1.pull/*/*") if p.stat().st_size])
-    process.send_signal(signal.SIGKILL)
-    process.wait()
+    process.send_signal(number)
+    assert process.wait(timeout=10) == -number
     size = part.stat().st_size
     assert 0 < size < len(CONTENT) and no_folder(tmp_path)
     files.pause_s = 0
