@@ -25,7 +25,7 @@ CHECKS: tuple[Callable[[], Iterator[Finding]], ...] = (
     "--all/--problems", "everything", default=True, help="Print the checks that pass too."
 )
 def doctor(as_json: bool, everything: bool) -> None:
-    """Check this machine and environment, and say what to mend.
+    """Check this machine and environment, and print what to fix.
 
     Each finding says what it means for ksrv, and what to do. The exit status is 1 if something does not
     work, else 0. Put the output into a bug report.

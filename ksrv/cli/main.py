@@ -28,7 +28,7 @@ SECTIONS = {
     "Begin": {
         "init": "Write a model folder to start from: handler, model.yaml, sample and test.",
         "schema": "Print the JSON schema of model.yaml.",
-        "doctor": "Check this machine and environment, and say what to mend.",
+        "doctor": "Check this machine and environment, and print what to fix.",
     },
 }
 """The commands of each section of the help, with their summaries."""
