@@ -1,17 +1,18 @@
 """Counts and times of a model version, for the statistics extension of the protocol and for the metrics.
 
 `total` makes them on request from two sources: the native `Stats` of the version's instances, and the counts of its
-queues. `add_counts` sums them over the workers of a server. A field's annotation, a `Row`, names the metric that shows
+queues. `Counts.add` sums them over the workers of a server. A field's annotation, a `Row`, names the metric that shows
 it.
 """
 
 import functools
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, is_dataclass, replace
+from dataclasses import dataclass
 from typing import Annotated, Any, NamedTuple, Self, get_type_hints
 
 import msgspec
+from msgspec.structs import astuple
 
 from ksrv._native.queue.stats import Stats
 from ksrv.descriptions import attribute_descriptions
@@ -20,16 +21,14 @@ BOUNDS_COUNTED = ("full", "bytes_in_flight")
 """The reasons for which a queue refuses a valid request."""
 
 
-@dataclass(frozen=True, slots=True)
-class Duration:
+class Duration(msgspec.Struct, frozen=True):
     """How often something happened and how long it took in all."""
 
     count: int = 0
     ns: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class StageTimes:
+class StageTimes(msgspec.Struct, frozen=True):
     """The times of one stage.
 
     Attributes:
@@ -74,12 +73,8 @@ class Counts(msgspec.Struct):
             lives: Whether that worker still runs, so that its gauges count.
         """
         for name, shown in rows(type(self)).items():
-            mine, theirs = getattr(self, name), getattr(other, name)
-            if isinstance(theirs, dict):
-                for key, count in theirs.items():
-                    mine[key] = mine.get(key, 0) + count
-            elif lives or not any(row.present for row in shown):
-                setattr(self, name, mine + theirs)
+            if name not in NOT_SUMMED and (lives or not any(row.present for row in shown)):
+                setattr(self, name, summed(getattr(self, name), getattr(other, name)))
 
 
 @functools.cache
@@ -112,8 +107,23 @@ class LazyCounts(Counts):
     held: Annotated[int, gauge("ksrv_models_memory_bytes")] = 0
 
 
-@dataclass(frozen=True, slots=True)
-class SizeStatistics:
+class SampledCounts(Counts):
+    """Counts of the sampled requests of a version.
+
+    Attributes:
+        records: Records of sampled requests: written, or dropped (queue_full, too_large, disk).
+        shadow: Sampled requests that the version of `shadow` was to run, too, by the outcome.
+        outputs: Outputs of these requests that agreed or differed.
+        evidence: The counts by which a version is promoted; see `ksrv/shadow/`.
+    """
+
+    records: Annotated[dict[str, int], Row("ksrv_records", labels=("result",))] = {}
+    shadow: Annotated[dict[str, int], Row("ksrv_shadow_requests", labels=("result",))] = {}
+    outputs: Annotated[dict[str, int], Row("ksrv_shadow_outputs", labels=("result", "output"))] = {}
+    evidence: dict[str, int] = {}
+
+
+class SizeStatistics(msgspec.Struct, frozen=True):
     """The batches of one size: their number, and their times by stage."""
 
     compute_input: Duration
@@ -121,12 +131,11 @@ class SizeStatistics:
     compute_output: Duration
 
 
-PRESENT = ("name", "version", "pending", "open_sequences", "ready")
+NOT_SUMMED = ("name", "version", "last_inference_ms", "open_sequences", "ready")
 """The fields of `ModelStatistics` that are not summed over workers."""
 
 
-@dataclass(slots=True)
-class ModelStatistics:
+class ModelStatistics(Counts):
     """One model version's statistics, in the terms of the protocol's statistics extension.
 
     Fields that a model does not have, such as a cache without `cache:`, are empty or None. As in `Counts`, the
@@ -153,7 +162,7 @@ class ModelStatistics:
         cached: Requests that the response cache answered (hit) or not (miss).
         open_sequences: Sequences whose state an instance keeps for further requests.
         ended_sequences: Sequences that ended: end, start (begun anew), idle_timeout, not_run, process, reload.
-        records: Records of sampled requests: written, or dropped (queue_full, too_large, disk).
+        sampled: Counts of sampled requests.
         ready: Whether the version serves.
         stages: The times of each stage, and of whole requests as "request".
     """
@@ -169,28 +178,28 @@ class ModelStatistics:
     compute_input: Duration = Duration()
     compute_infer: Duration = Duration()
     compute_output: Duration = Duration()
-    batches: dict[int, SizeStatistics] = field(default_factory=dict)
+    batches: dict[int, SizeStatistics] = {}
     failed: int = 0
     invalid: int = 0
-    rejected: Annotated[dict[str, int], Row("ksrv_rejected_requests", labels=("reason",))] = field(
-        default_factory=dict
-    )
+    rejected: Annotated[dict[str, int], Row("ksrv_rejected_requests", labels=("reason",))] = {}
     expired: int = 0
     cancelled: int = 0
     pending: Annotated[int, gauge("ksrv_pending_requests")] = 0
     restarts: Annotated[int, Row("ksrv_instance_restarts")] = 0
     cached: Annotated[
         dict[str, Duration], Row("ksrv_response_cache_requests", labels=("result",))
-    ] = field(default_factory=dict)
+    ] = {}
     open_sequences: Annotated[int | None, gauge("ksrv_open_sequences")] = None
-    ended_sequences: Annotated[dict[str, int], Row("ksrv_ended_sequences", labels=("reason",))] = (
-        field(default_factory=dict)
-    )
-    records: Annotated[dict[str, int], Row("ksrv_records", labels=("result",))] = field(
-        default_factory=dict
-    )
+    ended_sequences: Annotated[dict[str, int], Row("ksrv_ended_sequences", labels=("reason",))] = {}
+    sampled: SampledCounts = msgspec.field(default_factory=SampledCounts)
     ready: bool = False
-    stages: dict[str, StageTimes] = field(default_factory=dict)
+    stages: dict[str, StageTimes] = {}
+
+    def add(self, other: Self, *, lives: bool) -> None:
+        """See `Counts.add`: `other` are another worker's statistics of the same version."""
+        super().add(other, lives=lives)
+        self.last_inference_ms = max(self.last_inference_ms, other.last_inference_ms)
+        self.ready = self.ready and (other.ready or not lives)
 
     def outcomes(self) -> dict[str, int]:
         """Return how many requests ended in which way."""
@@ -286,28 +295,14 @@ def total(
     )
 
 
-def add_counts(mine: ModelStatistics, other: ModelStatistics) -> None:
-    """Add another worker's counts of the same version.
-
-    Args:
-        mine: The statistics to which `other` is added, except for the fields in `PRESENT`.
-    """
-    last = max(mine.last_inference_ms, other.last_inference_ms)
-    for key in ModelStatistics.__dataclass_fields__:
-        if key not in PRESENT:
-            setattr(mine, key, _sum(getattr(mine, key), getattr(other, key)))
-    mine.last_inference_ms = last
-
-
-def _sum(a: Any, b: Any) -> Any:
+def summed(a: Any, b: Any) -> Any:
     """Return the sum of two counts or times; the sum of dictionaries is by key, of others by field."""
     if isinstance(a, dict):
-        return a | {key: _sum(a[key], more) if key in a else more for key, more in b.items()}
+        return a | {key: summed(a[key], more) if key in a else more for key, more in b.items()}
     if isinstance(a, tuple):
-        return tuple(map(_sum, a, b))
-    if is_dataclass(a) and not isinstance(a, type):
-        keys = a.__dataclass_fields__
-        return replace(a, **{key: _sum(getattr(a, key), getattr(b, key)) for key in keys})
+        return tuple(map(summed, a, b))
+    if isinstance(a, msgspec.Struct):
+        return type(a)(*map(summed, astuple(a), astuple(b)))
     return a + b
 
 

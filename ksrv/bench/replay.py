@@ -9,22 +9,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from ksrv.client import Client
 from ksrv.client.errors import ClientError, StatusError
-from ksrv.client.tensors import Array, decode
 from ksrv.errors import InferenceError
-from ksrv.records import Record, RecordedTensor, read_records
+from ksrv.records import Record, read_records
+from ksrv.shadow.difference import Answer, Incomparable, answer_of, array_of, difference
 
 MOST_SHOWN = 10
 """The most differences that a replay describes in words."""
-
-Answer = dict[str, Array]
-
-
-class Incomparable(ValueError):
-    """A record cannot be sent again; the text is the reason."""
 
 
 @dataclass
@@ -190,10 +182,10 @@ def _ask(
         The latency in milliseconds, how the answer differs from the record ("" if it does not), and the kind of
         failure ("" for an answer, and for the failure that was recorded).
     """
-    inputs = {tensor.name: _array(tensor) for tensor in record.inputs}
-    expected = [_answer(chunk) for chunk in record.chunks]
+    inputs = {tensor.name: array_of(tensor) for tensor in record.inputs}
+    expected = [answer_of(chunk) for chunk in record.chunks]
     if record.outputs or not record.chunks:  # not streamed, or the last part of a stream
-        expected.append(_answer(record.outputs or ()))
+        expected.append(answer_of(record.outputs or ()))
     given = {
         "version": version,
         "outputs": record.wanted or None,
@@ -230,49 +222,3 @@ def _same_status(client: Client, wanted: int, got: int) -> bool:
         return wanted == got
     # Several HTTP statuses have the same gRPC code.
     return InferenceError("", wanted).grpc_code == InferenceError("", got).grpc_code
-
-
-def _array(tensor: RecordedTensor) -> Array:
-    if tensor.raw is None:
-        raise Incomparable("their images were left out (images: false)")
-    try:
-        return decode(tensor.datatype, tensor.shape, memoryview(tensor.raw))
-    except ValueError as error:
-        raise Incomparable(f"a tensor cannot be read: {error}") from None
-
-
-def _answer(tensors: Sequence[RecordedTensor]) -> Answer:
-    return {tensor.name: _array(tensor) for tensor in tensors}
-
-
-def difference(expected: Answer, got: Answer, tolerance: float) -> str:
-    """Return how an answer differs from the recorded answer; "" if it does not."""
-    if expected.keys() != got.keys():
-        return f"its outputs are {', '.join(got)}; recorded are {', '.join(expected)}"
-    for name, wanted in expected.items():
-        found = got[name]
-        if found.shape != wanted.shape:
-            return f"the output {name!r} has the shape {list(found.shape)}; recorded is {list(wanted.shape)}"
-        if found.dtype != wanted.dtype:
-            return f"the output {name!r} holds {found.dtype}; recorded is {wanted.dtype}"
-        wrong = _wrong(wanted, found, tolerance)
-        if wrong.any():
-            index = tuple(map(int, np.argwhere(wrong)[0]))
-            return (
-                f"the output {name!r} differs in {int(wrong.sum())} of {wrong.size} values; at {list(index)} it is "
-                f"{_shown(found[index])}, recorded is {_shown(wanted[index])}"
-            )
-    return ""
-
-
-def _wrong(wanted: Array, found: Array, tolerance: float) -> Array:
-    """Return for each value whether it differs. Only floats have a tolerance."""
-    if wanted.dtype.kind != "f":
-        return np.asarray(wanted != found)
-    a, b = wanted.astype(np.float64), found.astype(np.float64)
-    close = np.isclose(b, a, rtol=tolerance, atol=tolerance, equal_nan=True)
-    return ~close
-
-
-def _shown(value: Any) -> str:
-    return repr(value)[:60]

@@ -24,6 +24,7 @@ SECTIONS = {
         "infer": "Send FILES to MODEL and print the answer; without files, print the inputs of MODEL.",
         "client": "Print code that calls MODEL: curl, Python, JavaScript.",
         "bench": "Send requests to MODEL, and print throughput and latency.",
+        "promote": "Serve the version that MODEL's shadow: names, if it agrees with the version that serves.",
     },
     "Begin": {
         "init": "Write a model folder to start from: handler, model.yaml, sample and test.",
@@ -39,6 +40,7 @@ _IN_OTHER_FOLDERS = {
     "client": "ksrv.client.command.code:client",
     "bench": "ksrv.bench.command:bench",
     "pull": "ksrv.pull.command:pull",
+    "promote": "ksrv.shadow.command:promote",
 }
 """Commands that are not in `ksrv.cli.NAME`: their module and function."""
 

@@ -324,6 +324,33 @@ class AsyncClient:
         self._forget_inputs(model)
         await self._call(Operation("RepositoryModelUnload", model), self._deadline(timeout))
 
+    async def promote(
+        self, model: str, agreement: float, requests: int, *, timeout: float | None = None
+    ) -> dict[str, Any]:
+        """Promote the version that `shadow:` names, if it agrees with the version that serves. Only over REST.
+
+        Args:
+            model: The model's name.
+            agreement: The least share of the compared requests in which the versions agree.
+            requests: The least number of compared requests.
+            timeout: Seconds that the call may take; by default the client's.
+
+        Returns:
+            The outcome: "promoted", "reason" and the evidence (docs/shadow.md).
+
+        Raises:
+            ValueError: The client calls over gRPC.
+        """
+        if self.url.startswith("grpc"):
+            raise ValueError(
+                f"promote is a call over REST; expected http://HOST:PORT, got {self.url}"
+            )
+        self._forget_inputs(model)
+        bound = {"agreement": agreement, "requests": requests}
+        operation = Operation("ModelPromote", model, parameters=bound)
+        found: dict[str, Any] = await self._call(operation, self._deadline(timeout))
+        return found
+
     async def statistics(
         self, model: str = "", version: str = "", *, timeout: float | None = None
     ) -> list[dict[str, Any]]:

@@ -92,6 +92,7 @@ class Client:
     index = _waiting_for(AsyncClient.index)
     load = _waiting_for(AsyncClient.load)
     unload = _waiting_for(AsyncClient.unload)
+    promote = _waiting_for(AsyncClient.promote)
     statistics = _waiting_for(AsyncClient.statistics)
     close = _waiting_for(AsyncClient.close)
 

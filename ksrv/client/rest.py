@@ -36,6 +36,7 @@ _ROUTES = {
     "RepositoryIndex": ("POST", "/v2/repository/index"),
     "RepositoryModelLoad": ("POST", "/v2/repository/models/{name}/load"),
     "RepositoryModelUnload": ("POST", "/v2/repository/models/{name}/unload"),
+    "ModelPromote": ("POST", "/v2/repository/models/{name}/promote"),
 }
 
 UNREADABLE = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError)
@@ -97,7 +98,8 @@ def http_request(operation: Operation) -> HttpRequest:
             headers.append(("Accept", EVENT_STREAM))
         return HttpRequest(method, path, tuple(headers), blocks, operation.progress)
     if method == "POST":
-        return HttpRequest(method, path, (("Content-Type", "application/json"),), (b"{}",))
+        body = compact(operation.parameters or {})
+        return HttpRequest(method, path, (("Content-Type", "application/json"),), (body,))
     return HttpRequest(method, path)
 
 

@@ -41,6 +41,7 @@ from ksrv.observe.handler_metrics import HandlerMetrics
 from ksrv.repository.entry import ModelEntry
 from ksrv.repository.layout import Repository
 from ksrv.request import InferRequest, RequestHandle
+from ksrv.shadow.shadowing import isolated, tap_of
 from ksrv.statistics import ModelStatistics
 
 __all__ = ["Engine", "EngineSettings", "ModelState"]
@@ -101,7 +102,9 @@ class Engine:
         spread = DeviceSpread()
 
         def make_model(source: ModelSource) -> ModelVersion:
-            return ModelVersion(spread.place(source), self.settings, make)
+            model = ModelVersion(spread.place(isolated(source)), self.settings, make)
+            model.make_tap = partial(tap_of, find=self._models.find, submit=self.submit)
+            return model
 
         self._models = ModelRegistry(
             repository,
@@ -524,12 +527,9 @@ class Engine:
         return {name for name, served in self._models.served().items() if served.dormant}
 
     @property
-    def refused_replacements(self) -> dict[str, dict[str, int]]:
-        """How often a version could not be replaced because a file had changed, by name and version."""
-        found: dict[str, dict[str, int]] = {}
-        for (name, version), count in list(self._models.refused_replacements.items()):
-            found.setdefault(name, {})[version] = count
-        return found
+    def refused_replacements(self) -> dict[str, int]:
+        """How often a version could not be replaced because a file had changed, by name and version with a space."""
+        return dict(self._models.refused_replacements)
 
     def loaded(self) -> list[ModelVersion]:
         """Return every version that serves."""

@@ -1,10 +1,11 @@
 """Adds up the counts of a model version over its reloads, because a counter of a metric must never go down."""
 
 import threading
+from collections import Counter
 
 from ksrv._native.queue.stats import Stats
 from ksrv.engine.instances.host import InstanceHost
-from ksrv.statistics import ModelStatistics, total
+from ksrv.statistics import ModelStatistics, SampledCounts, summed, total
 
 
 class LifetimeCounters:
@@ -14,8 +15,8 @@ class LifetimeCounters:
         self._lock = threading.Lock()
         self._living: list[InstanceHost] = [first]
         self._stats = Stats()
-        self._counts: dict[str, int] = {}
-        self._records: dict[str, int] = {}
+        self._counts: Counter[str] = Counter()
+        self._sampled = SampledCounts()
 
     def begin(self, load: InstanceHost) -> None:
         """Count a further load. Earlier loads may still be finishing their requests."""
@@ -28,20 +29,23 @@ class LifetimeCounters:
             self._living.remove(load)
             for stats in load.all_stats:
                 self._stats.absorb(stats)
-            for reason, number in load.queue.counts().items():
-                self._counts[reason] = self._counts.get(reason, 0) + number
+            self._counts.update(load.queue.counts())
 
-    def count_record(self, outcome: str, count: int = 1) -> None:
-        """Count records of requests by their outcome. A count of 0 makes the outcome appear in the metrics."""
+    def count(self, field: str, outcome: str, count: int = 1) -> None:
+        """Count sampled requests by their outcome. A count of 0 makes the outcome appear in the metrics.
+
+        Args:
+            field: The field of `SampledCounts`.
+        """
         with self._lock:
-            self._records[outcome] = self._records.get(outcome, 0) + count
+            counts = getattr(self._sampled, field)
+            counts[outcome] = counts.get(outcome, 0) + count
 
     def statistics(self, name: str, version: str) -> ModelStatistics:
         """Return the sum of all loads."""
         with self._lock:
-            records = dict(self._records)
             stats = [self._stats, *(counts for load in self._living for counts in load.all_stats)]
             counts = [self._counts, *(load.queue.counts() for load in self._living)]
             made = total(name, version, stats, counts)
-        made.records = records
+            made.sampled = summed(self._sampled, SampledCounts())  # a copy
         return made

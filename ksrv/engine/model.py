@@ -33,7 +33,7 @@ from ksrv.errors import DeadlineExceeded, HandlerFailed, InvalidRequest, KsrvErr
 from ksrv.images.preparer import image_preparers
 from ksrv.model.config import ModelSource
 from ksrv.model.spec import ModelSpec
-from ksrv.records.recording import ModelRecording
+from ksrv.records.recording import RequestTap
 from ksrv.request import InferRequest, InferResponse, RequestHandle
 from ksrv.statistics import ModelStatistics
 
@@ -56,6 +56,8 @@ class ModelVersion(InstanceHost):
         source: The version on disk; it has settings.
 
     Attributes:
+        make_tap: Returns the tap for the requests of the loaded version, or None.
+        tap: Samples requests for records and for another version; None without.
         warm_up_error: The error of a failed warm-up after which the model serves nevertheless; else "".
         load_ns: How long the instances took to load; 0 while they load.
         warm_up_ns: How long the instances took to warm up; 0 while they do.
@@ -77,7 +79,8 @@ class ModelVersion(InstanceHost):
         self._settings = settings
         config = self.config
         self.cache = ResponseCache(config.cache) if config.cache else None
-        self.recording: ModelRecording | None = None
+        self.tap: RequestTap | None = None
+        self.make_tap: Callable[[ModelVersion], RequestTap | None] = lambda model: None
         self.validator = RequestValidator(self.spec)
         self.rate_limits = RateLimits(
             config.rate_limit, "rate_limit", config.max_concurrency, "max_concurrency"
@@ -167,8 +170,7 @@ class ModelVersion(InstanceHost):
             split=split,
             has_decode_thread=self.sequences is None,
         )
-        if self.config.record is not None:
-            self.recording = ModelRecording(self.config.record, spec, self._count_record)
+        self.tap = self.make_tap(self)
 
     def _prefetches(self) -> bool:
         """Whether joining a batch can take time: requests are copied, or images decoded."""
@@ -207,8 +209,8 @@ class ModelVersion(InstanceHost):
         """
         if request.adapt is not None:
             request.adapt(request, self.spec)
-        if self.recording is not None:
-            callback = self.recording.follow(request, callback)
+        if self.tap is not None:
+            callback = self.tap.follow(request, callback)
         if self.cache is not None and (known := self._known_answer(self.cache, request)):
             if callback is not None:
                 callback(known)
@@ -378,10 +380,12 @@ class ModelVersion(InstanceHost):
         if self.sequences is not None:
             result.open_sequences = self.sequences.open
             result.ended_sequences = dict(self.sequences.ended)
+        result.sampled.evidence = dict(self.tap.evidence) if self.tap else {}
         return result
 
-    def _count_record(self, outcome: str, count: int = 1) -> None:
-        self.lifetime.count_record(outcome, count)
+    def count(self, field: str, outcome: str, count: int = 1) -> None:
+        """See `LifetimeCounters.count`."""
+        self.lifetime.count(field, outcome, count)
 
     def follow(self, old: "ModelVersion") -> None:
         """Continue the counts of the version that this version replaces, which may still be finishing."""
@@ -427,8 +431,8 @@ class ModelVersion(InstanceHost):
                 ended.append(not self._prefetcher.is_alive())
             if self.sequences is not None:
                 self.sequences.close()
-            if self.recording is not None:
-                self.recording.close()
+            if self.tap is not None:
+                self.tap.close()
             self.state = "UNAVAILABLE"
             self.reason = self.reason or "unloaded"
             self.lifetime.end(self)

@@ -11,6 +11,7 @@ from ksrv.engine.lifetime_counters import LifetimeCounters
 from ksrv.engine.model import ModelVersion
 from ksrv.repository.entry import ModelEntry
 from ksrv.repository.fingerprint import Fingerprint
+from ksrv.shadow import is_shadow
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,11 +59,13 @@ class ModelVersions:
 
     @property
     def default(self) -> ModelVersion | None:
-        """The version that serves requests that name no version: the highest that is ready, or else the highest."""
-        for model in reversed(self.versions.values()):
-            if model.state == "READY":
-                return model
-        return next(reversed(self.versions.values()), None)
+        """The version that serves requests that name no version: the last that is ready, or else the last.
+
+        It is never the version that `shadow` names.
+        """
+        models = [model for model in self.versions.values() if not is_shadow(model.source)]
+        ready = [model for model in models if model.state == "READY"]
+        return next(reversed(ready or models), None)
 
     @property
     def highest_state(self) -> ModelState | None:

@@ -16,7 +16,7 @@ import dataclasses
 import logging
 import threading
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field
@@ -91,7 +91,7 @@ class ModelRegistry:
 
     Attributes:
         refused_replacements: How many handler processes and workers could not load a version again, because one of its
-            files had changed; by name and version.
+            files had changed; by name and version with a space between.
     """
 
     repository: Repository
@@ -101,7 +101,7 @@ class ModelRegistry:
     lazy: bool = False
     changed: Callable[[str], object] = lambda name: None
     notes: str = ""
-    refused_replacements: dict[tuple[str, str], int] = field(default_factory=dict)
+    refused_replacements: Counter[str] = field(default_factory=Counter)
 
     def __post_init__(self) -> None:
         self._table: dict[str, ModelVersions] = {}
@@ -577,8 +577,7 @@ class ModelRegistry:
 
     def _count_refused(self, source: ModelSource) -> None:
         with self._table_lock:
-            key = source.name, source.version
-            self.refused_replacements[key] = self.refused_replacements.get(key, 0) + 1
+            self.refused_replacements[f"{source.name} {source.version}"] += 1
 
     def _put(self, name: str, served: ModelVersions | None) -> None:
         """Replace the entry of a model in the table; None removes it."""

@@ -138,12 +138,27 @@ class Recording(msgspec.Struct, frozen=True, kw_only=True):
     count: Annotated[int, Key(ge=1, le=100_000)] = 10
 
 
+class Shadow(msgspec.Struct, frozen=True, kw_only=True):
+    """Another version that runs a sample of the requests, too, so that its answers can be compared.
+
+    Attributes:
+        version: Number of the version, which gets no requests that name no version.
+        share: Largest share of the requests, and of the time, that the version runs.
+        tolerance: Largest relative difference between floats that agree (absolute near 0).
+    """
+
+    version: Annotated[int, Key(ge=0, le=10**18 - 1)]
+    share: Annotated[float, Key(ge=0.0, le=1.0)] = 0.1
+    tolerance: Annotated[float, Key(ge=0.0, le=1e9)] = 1e-5
+
+
 class VersionPolicy(msgspec.Struct, frozen=True, kw_only=True):
     """Which versions are served, by number; one of the two keys.
 
     Attributes:
         latest: How many of the highest versions; 0 for all of them.
         specific: If not empty, these numbers and no others.
+        shadow: The version that is served besides, by the key `shadow`; None without.
     """
 
     latest: Annotated[int, Key(ge=1, le=1_000_000)] = 1
@@ -155,6 +170,7 @@ class VersionPolicy(msgspec.Struct, frozen=True, kw_only=True):
             min_length=1,
         ),
     ] = ()
+    shadow: Shadow | None = None
 
 
 class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -188,6 +204,7 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
         concurrent_batches: Batches an instance runs at a time, if its handler has coroutines.
         cache: Give the same request the same answer.
         record: Write a sample of the requests and their answers to files.
+        shadow: Compare the answers of another version with the answers that clients get.
         sequences: Serve sequences of requests, each with a state.
         parameters: The handler's context.parameters.
         pt2: {compile: {enable, backend, mode, dynamic, fullgraph, options}, required}.
@@ -277,6 +294,7 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
     concurrent_batches: Annotated[int, Key(ge=1, le=65_536)] = 64
     cache: Annotated[Cache | None, Key()] = None
     record: Annotated[Recording | None, Key()] = None
+    shadow: Annotated[Shadow | None, Key()] = None
     sequences: Annotated[SequenceLimits | None, Key()] = None
     warmup: Annotated[
         bool | tuple[str, ...],

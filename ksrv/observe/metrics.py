@@ -23,7 +23,7 @@ from ksrv._native.queue.stats import BOUNDS_NS
 from ksrv.observe.handler_metrics import exposition
 from ksrv.observe.process import ServerValues
 from ksrv.observe.worker_statistics import WorkerStatistics
-from ksrv.statistics import Counts, Duration, ModelStatistics, Row, StageTimes, gauge, rows
+from ksrv.statistics import Counts, Duration, ModelStatistics, Row, SampledCounts, StageTimes, rows
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -40,13 +40,17 @@ _BOUNDS = [repr(bound / 1e9) for bound in BOUNDS_NS]
 
 
 OUTCOMES = Row("ksrv_requests", "Requests by how they ended.", labels=("outcome",))
-READY = gauge("ksrv_model_ready", "Whether a model serves.")
+READY = Row("ksrv_model_ready", "Whether a model serves.", present=True)
 UNKNOWN = Row("ksrv_unknown_model_requests", "Requests for an unknown model or version.")
 REFUSED = Row(
     "ksrv_replacements_refused",
     "Handler processes and workers that ended and whose model was not loaded again, because a file of it had changed.",
+    labels=("model", "version"),
 )
-BUILD = gauge("ksrv_build_info", "The version of the server.")
+BUILD = Row("ksrv_build_info", "The version of the server.", present=True)
+
+Samples: TypeAlias = Iterable[tuple[list[str], Any]]
+"""The values of the labels, and a value."""
 
 OtherNames: TypeAlias = Callable[[Sequence[ModelStatistics]], Iterable[str]]
 """Returns the lines of the models' metrics under the names of other servers."""
@@ -71,19 +75,19 @@ class ValuesCollector(Collector):
         versions = [([model.name, model.version], model) for model in values.models]
         outcomes = [(labels, model.outcomes()) for labels, model in versions]
         yield _family(OUTCOMES, outcomes, MODEL_LABELS)
-        for field, shown in rows(ModelStatistics).items():
-            for row in shown:
-                samples = [(labels, getattr(model, field)) for labels, model in versions]
-                yield _family(row, samples, MODEL_LABELS)
+        yield from _shown(ModelStatistics, versions, MODEL_LABELS)
+        sampled = [(labels, model.sampled) for labels, model in versions]
+        yield from _shown(SampledCounts, sampled, MODEL_LABELS)
         ready = [(labels, int(model.ready)) for labels, model in versions]
         unserved = [(list(named), 0) for named in self._unserved]
         yield _family(READY, [*ready, *unserved], MODEL_LABELS)
         yield from _times(values.models)
         yield _family(UNKNOWN, [([], values.unknown)])
-        yield _family(REFUSED, _refused(values), MODEL_LABELS)
+        none = {f"{model.name} {model.version}": 0 for model in values.models}
+        yield _family(REFUSED, [([], none | values.refused)])
         for counts in (values.lazy, values.process, values.traffic, self._server):
             if counts is not None:
-                yield from _shown(counts)
+                yield from _shown(type(counts), [([], counts)])
         build = {"version": __version__, "python": platform.python_version()}
         yield _family(BUILD, [(list(build.values()), 1)], list(build))
 
@@ -125,9 +129,7 @@ def _sizes(model: ModelStatistics) -> tuple[list[tuple[str, float]], float]:
     return buckets, sum(size * count for size, count in counts)
 
 
-def _family(
-    row: Row, samples: Iterable[tuple[list[str], Any]], labels: Sequence[str] = ()
-) -> Metric:
+def _family(row: Row, samples: Samples, labels: Sequence[str] = ()) -> Metric:
     """Return a metric with its samples.
 
     Args:
@@ -147,18 +149,16 @@ def _family(
     return family
 
 
-def _refused(values: WorkerStatistics) -> Iterator[tuple[list[str], int]]:
-    counts = {(model.name, model.version): 0 for model in values.models}
-    for name, versions in values.refused.items():
-        counts |= {(name, version): count for version, count in versions.items()}
-    return ((list(named), count) for named, count in counts.items())
+def _shown(kind: type[Counts], named: Samples, labels: Sequence[str] = ()) -> Iterator[Metric]:
+    """Yield the metrics that the fields of a `Counts` struct declare.
 
-
-def _shown(counts: Counts) -> Iterator[Metric]:
-    """Yield the metrics that the fields of a `Counts` struct declare."""
-    for field, shown in rows(type(counts)).items():
-        if (value := getattr(counts, field)) is not None:
-            yield from (_family(row, [([], value)]) for row in shown)
+    Args:
+        named: The values of the labels, and the counts.
+    """
+    for field, shown in rows(kind).items():
+        samples = [(values, getattr(counts, field)) for values, counts in named]
+        if labels or samples[0][1] is not None:
+            yield from (_family(row, samples, labels) for row in shown)
 
 
 def metrics_page(

@@ -7,7 +7,7 @@ import msgspec
 from ksrv.observe.handler_metrics import Family, add_families
 from ksrv.observe.process import ProcessValues
 from ksrv.observe.traffic import Traffic
-from ksrv.statistics import LazyCounts, ModelStatistics, add_counts
+from ksrv.statistics import LazyCounts, ModelStatistics, summed
 
 
 class WorkerStatistics(msgspec.Struct):
@@ -28,7 +28,7 @@ class WorkerStatistics(msgspec.Struct):
     process: ProcessValues = msgspec.field(default_factory=ProcessValues)
     traffic: Traffic = msgspec.field(default_factory=Traffic)
     handlers: dict[str, Family] = {}
-    refused: dict[str, dict[str, int]] = {}
+    refused: dict[str, int] = {}
     lazy: LazyCounts | None = None
 
     def add(self, other: "WorkerStatistics", *, lives: bool) -> None:
@@ -42,10 +42,7 @@ class WorkerStatistics(msgspec.Struct):
         self.process.add(other.process, lives=lives)
         self.traffic.add(other.traffic, lives=lives)
         add_families(self.handlers, other.handlers)
-        for name, versions in other.refused.items():
-            mine = self.refused.setdefault(name, {})
-            for version, count in versions.items():
-                mine[version] = mine.get(version, 0) + count
+        self.refused = summed(self.refused, other.refused)
         if self.lazy is not None and other.lazy is not None:
             self.lazy.add(other.lazy, lives=lives)
 
@@ -56,9 +53,5 @@ def add_models(
     """Add another worker's statistics of the same model versions."""
     by_name = {(model.name, model.version): model for model in mine}
     for other in others:
-        if (model := by_name.get((other.name, other.version))) is None:
-            continue
-        add_counts(model, other)
-        if lives:
-            model.pending += other.pending
-            model.ready = model.ready and other.ready
+        if (model := by_name.get((other.name, other.version))) is not None:
+            model.add(other, lives=lives)

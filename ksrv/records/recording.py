@@ -1,9 +1,9 @@
 """Records sampled requests of a model and their answers, without making requests wait.
 
-`ModelRecording.follow` decides whether a request is sampled, and copies its inputs. When the request ends, the thread
-that ends it copies the answer and puts the record into a bounded queue. The thread "ksrv-record", which starts with the
-first record, encodes the records and writes them to files. If the disk is slow or full, records are dropped and
-counted.
+`RequestTap.follow` decides whether a request is sampled, and copies its inputs. When the request ends, the thread that
+ends it copies the answer and puts the record into a bounded queue. A thread, which starts with the first record, uses
+the records: `ModelRecording` writes them to files, and `ksrv/shadow/` runs them on another version. If the use is slower
+than the requests, records are dropped and counted.
 """
 
 import logging
@@ -13,10 +13,10 @@ import re
 import sys
 import threading
 import time
-from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable
 from functools import partial
 from pathlib import Path
+from queue import SimpleQueue
 
 from ksrv.errors import Cancelled, HandlerFailed, KsrvError
 from ksrv.model.config import Recording
@@ -29,13 +29,14 @@ from ksrv.request import InferRequest, InferResponse, Parameters, RequestHandle,
 log = logging.getLogger(__name__)
 
 MOST_WAITING = 1024
-"""The most records that wait to be written."""
+"""The most records that wait for their use."""
 MOST_WAITING_BYTES = 64 << 20
-"""The most bytes of records that wait to be written."""
+"""The most bytes of records that wait for their use."""
 LARGEST_RECORD = 16 << 20
 """The most bytes of a record: its tensors, names, parameters and headers, the answer included."""
 CLOSE_SECONDS = 2.0
-"""How long the unload of a model waits for records that are not written yet."""
+"""How long the unload of a model waits for records that are not used yet."""
+
 WARNING_SECONDS = 60.0
 """The pause between two log lines about a disk that cannot be written to."""
 
@@ -50,43 +51,43 @@ CREDENTIALS = re.compile(
 """Headers with such a word in their names are never recorded, because they may contain credentials."""
 
 
-class ModelRecording:
-    """The recording of one model version, in one worker.
+class RequestTap:
+    """Samples the requests of one model version, in one worker.
+
+    Subclasses say how a record is used (`job`).
 
     Args:
-        rules: The section `record` of model.yaml.
+        share: The share of the requests that are sampled, 0 to 1.
         count: Adds a number of records to the count of an outcome.
 
-    Raises:
-        HandlerFailed: The folder cannot be created or written to.
+    Attributes:
+        name: The name of the thread that uses the records.
+        outcomes: The outcomes of records that are not dropped, as labels of the metric; last the outcome of a failure.
+        share: As given.
+        count: As given.
+        sampled: The share of the requests that the native server chooses (`InferRequest.sampled`), and the least
+            nanoseconds between two of them. The share is larger than `share` if another tap takes more requests.
+        evidence: Counts that a promotion needs, by their keys; see `ksrv/shadow/`.
     """
 
-    def __init__(
-        self, rules: Recording, spec: ModelSpec, count: Callable[[str, int], None]
-    ) -> None:
-        self._rules = rules
-        self._count = count
-        self._left_out = {name.lower() for name in rules.without}
-        images = [] if rules.images else [entry for entry in spec.inputs if entry.image is not None]
-        self._images = frozenset(entry.name for entry in images)
-        below = Path(spec.name) / (spec.version or "0")
-        folder = Path(rules.to) / below
-        _check(folder, below)
-        self._files = RotatedFiles(folder, rules.size, rules.count)
-        self._changed = threading.Condition()
-        self._waiting: deque[tuple[Record, int]] = deque()
-        self._nbytes = 0  # of the waiting records, and of the record that is being written
+    name = "ksrv-record"
+    outcomes: tuple[str, ...] = (WRITTEN, DISK)
+    _left_out: Container[str] = ()
+    _images: Container[str] = ()
+
+    def __init__(self, share: float, count: Callable[[str, int], None]) -> None:
+        self.share = share
+        self.sampled: tuple[float, int] = (share, 0)
+        self.evidence: dict[str, int] = {}
+        self.count = count
+        self._lock = threading.Lock()
+        self._jobs: SimpleQueue[tuple[Callable[[], str], int] | None] = SimpleQueue()
+        self._nbytes = 0  # of the waiting records, and of the record that is being used
         self._thread: threading.Thread | None = None
         self._closed = False
-        self._warned_s = -WARNING_SECONDS
         # The metric has all labels from the start.
-        for outcome in (WRITTEN, QUEUE_FULL, TOO_LARGE, DISK):
+        for outcome in (QUEUE_FULL, TOO_LARGE, *self.outcomes):
             count(outcome, 0)
-
-    @property
-    def share(self) -> float:
-        """The share of the requests that are sampled, 0 to 1."""
-        return self._rules.sample
 
     # ---- on the requests' threads -----------------------------------------------------------
 
@@ -98,15 +99,19 @@ class ModelRecording:
         Args:
             callback: The request's callback, or None.
         """
-        if request.explain or not (request.sampled or random.random() < self._rules.sample):
+        if request.explain or not self.samples(request):
             return callback
         sampled = _Sampled(self, request)
         if sampled.room < 0:
-            self.drop()
+            self.count(TOO_LARGE, 1)
             return callback
         if request.stream is not None:
             request.on_chunk = sampled.take_chunk
         return partial(sampled.end, callback)
+
+    def samples(self, request: InferRequest) -> bool:
+        """Tell by chance whether a request is sampled."""
+        return random.random() * (self.sampled[0] if request.sampled else 1.0) < self.share
 
     def copied(
         self, tensors: Iterable[Tensor], room: int
@@ -133,73 +138,106 @@ class ModelRecording:
             if name.lower() not in self._left_out and not CREDENTIALS.search(name.lower())
         }
 
-    def put(self, record: Record, nbytes: int) -> None:
-        """Queue a record for the writing thread, or drop it if too many records or bytes wait."""
-        with self._changed:
-            full = len(self._waiting) >= MOST_WAITING or self._nbytes + nbytes > MOST_WAITING_BYTES
-            if not full and not self._closed:
+    def job(self, record: Record, request: InferRequest) -> Callable[[], str]:
+        """Return the function that uses a record on the tap's thread, and returns the outcome that is counted.
+
+        Args:
+            request: The request, whose inputs may have changed since they were copied. The function must not keep it,
+                because its buffers are not counted.
+        """
+        raise NotImplementedError
+
+    def put(self, job: Callable[[], str], nbytes: int) -> None:
+        """Queue the use of a record, or drop the record if too many records or bytes wait."""
+        with self._lock:
+            fits = self._nbytes + nbytes <= MOST_WAITING_BYTES
+            if fits and self._jobs.qsize() < MOST_WAITING and not self._closed:
                 if self._thread is None:
-                    thread = threading.Thread(target=self._run, name="ksrv-record", daemon=True)
-                    thread.start()
-                    self._thread = thread
-                self._waiting.append((record, nbytes))
+                    self._thread = threading.Thread(target=self._run, name=self.name, daemon=True)
+                    self._thread.start()
+                self._jobs.put((job, nbytes))
                 self._nbytes += nbytes
-                self._changed.notify_all()
                 return
-        self._count(QUEUE_FULL, 1)
+        self.count(QUEUE_FULL, 1)
 
-    def drop(self) -> None:
-        """Count a record that grew too large."""
-        self._count(TOO_LARGE, 1)
-
-    # ---- the writer -------------------------------------------------------------------------
+    # ---- the thread that uses the records ----------------------------------------------------
 
     def _run(self) -> None:
-        """Write records until `close` was called and none waits."""
-        while (found := self._next()) is not None:
-            record, nbytes = found
-            outcome = WRITTEN
+        """Use records until `close` was called and none waits."""
+        while (found := self._jobs.get()) is not None:
+            job, nbytes = found
+            outcome = self.outcomes[-1]
             try:
-                line = record.line()
-                if len(line) > LONGEST_LINE:  # characters that JSON escapes take up to six bytes
-                    outcome = TOO_LARGE
-                else:
-                    self._files.write(line)
-            except OSError as error:
-                outcome = DISK
-                self._warn(error)
+                outcome = job()
             except Exception:
-                outcome = DISK
-                log.exception("a record of the model %s cannot be written", record.model)
-            with self._changed:
+                log.exception("the record of a request cannot be used")
+            del job, found
+            with self._lock:
                 self._nbytes -= nbytes
-            self._count(outcome, 1)
-        self._files.close()
-
-    def _next(self) -> tuple[Record, int] | None:
-        """Wait for a record. Return None after `close`, when all records are written."""
-        with self._changed:
-            self._changed.wait_for(lambda: bool(self._waiting) or self._closed)
-            return self._waiting.popleft() if self._waiting else None
-
-    def _warn(self, error: OSError) -> None:
-        now = time.monotonic()
-        if now - self._warned_s < WARNING_SECONDS:
-            return
-        self._warned_s = now
-        log.warning(
-            "records are dropped: %s cannot be written to: %s",
-            self._rules.to,
-            error.strerror or error,
-        )
+            self.count(outcome, 1)
 
     def close(self) -> None:
-        """Accept no more records, and wait up to `CLOSE_SECONDS` until the queued records are written."""
-        with self._changed:
+        """Accept no more records, and wait up to `CLOSE_SECONDS` until the queued records are used."""
+        with self._lock:
             self._closed = True
-            self._changed.notify_all()
+        self._jobs.put(None)
         if self._thread is not None:
             self._thread.join(CLOSE_SECONDS)
+
+
+class ModelRecording(RequestTap):
+    """The recording of one model version, in one worker.
+
+    Args:
+        rules: The section `record` of model.yaml.
+        count: Adds a number of records to the count of an outcome.
+
+    Raises:
+        HandlerFailed: The folder cannot be created or written to.
+    """
+
+    def __init__(
+        self, rules: Recording, spec: ModelSpec, count: Callable[[str, int], None]
+    ) -> None:
+        super().__init__(rules.sample, count)
+        self._to = rules.to
+        self._left_out = {name.lower() for name in rules.without}
+        images = [] if rules.images else [entry for entry in spec.inputs if entry.image is not None]
+        self._images = frozenset(entry.name for entry in images)
+        below = Path(spec.name) / (spec.version or "0")
+        folder = Path(rules.to) / below
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            if not os.access(folder, os.W_OK | os.X_OK):
+                raise PermissionError("the server's user cannot write to it")
+        except OSError as error:
+            # Clients may see this error, so it only names the path below `record.to`.
+            raise HandlerFailed(
+                f"model.yaml: record.to: the folder {below} cannot be made there: {error.strerror or error}"
+            ) from None
+        self._files = RotatedFiles(folder, rules.size, rules.count)
+        self._warned_s = -WARNING_SECONDS
+
+    def job(self, record: Record, request: InferRequest) -> Callable[[], str]:
+        """Return the function that writes a record to a file."""
+        return partial(self._write, record)
+
+    def _write(self, record: Record) -> str:
+        line = record.line()
+        if len(line) > LONGEST_LINE:  # characters that JSON escapes take up to six bytes
+            return TOO_LARGE
+        try:
+            self._files.write(line)
+        except OSError as error:
+            if time.monotonic() - self._warned_s > WARNING_SECONDS:
+                self._warned_s = time.monotonic()
+                log.warning("no record is written to %s: %s", self._to, error.strerror or error)
+            return DISK
+        return WRITTEN
+
+    def _run(self) -> None:
+        super()._run()
+        self._files.close()
 
 
 class _Sampled:
@@ -211,20 +249,20 @@ class _Sampled:
         room: The bytes that its record may still grow by; negative if the record is too large.
     """
 
-    def __init__(self, recording: ModelRecording, request: InferRequest) -> None:
-        self._recording = recording
+    def __init__(self, tap: RequestTap, request: InferRequest) -> None:
+        self._tap = tap
         self._request = request
         self._began_s = time.time()
         self._began_ns = time.monotonic_ns()
         self._lock = threading.Lock()
         self._chunks: list[tuple[RecordedTensor, ...]] = []
         # The handler may write into its inputs, and the client's shared memory may change.
-        self._inputs, self.room = recording.copied(request.inputs, LARGEST_RECORD)
+        self._inputs, self.room = tap.copied(request.inputs, LARGEST_RECORD)
 
     def take_chunk(self, response: InferResponse) -> None:
         """Copy an intermediate answer."""
         with self._lock:
-            chunk, self.room = self._recording.copied(response.outputs, self.room)
+            chunk, self.room = self._tap.copied(response.outputs, self.room)
             self._chunks.append(chunk)
             if self.room < 0:
                 self._chunks.clear()
@@ -254,9 +292,9 @@ class _Sampled:
         else:
             answer_parameters = response.parameters
             with self._lock:
-                outputs, self.room = self._recording.copied(response.outputs, self.room)
+                outputs, self.room = self._tap.copied(response.outputs, self.room)
         request = self._request
-        headers = self._recording.kept_headers(request)
+        headers = self._tap.kept_headers(request)
         texts: list[object] = [request.id, *(output.name for output in request.outputs)]
         for mapping in (request.parameters, headers, answer_parameters):
             texts += [*mapping, *mapping.values()]
@@ -264,7 +302,7 @@ class _Sampled:
             texts.append(failure.message)
         self.room -= sum(map(sys.getsizeof, texts))
         if self.room < 0:
-            self._recording.drop()
+            self._tap.count(TOO_LARGE, 1)
             return
         target = request.target
         record = Record(
@@ -286,19 +324,4 @@ class _Sampled:
             chunks=tuple(self._chunks),
             streamed=request.stream is not None,
         )
-        self._recording.put(record, LARGEST_RECORD - self.room)
-
-
-def _check(folder: Path, below: Path) -> None:
-    """Create the folder of a version. Clients may see the errors, so they only name the path below `record.to`."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        writable = os.access(folder, os.W_OK | os.X_OK)
-    except OSError as error:
-        raise HandlerFailed(
-            f"model.yaml: record.to: the folder {below} cannot be made there: {error.strerror or error}"
-        ) from None
-    if not writable:
-        raise HandlerFailed(
-            f"model.yaml: record.to: the server's user cannot write to the folder {below} there"
-        )
+        self._tap.put(self._tap.job(record, request), LARGEST_RECORD - self.room)

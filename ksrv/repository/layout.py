@@ -409,7 +409,7 @@ def folder_entry(
         return unversioned(name, path, path, load_model_config(path, formats=formats))
     entry, read = ModelEntry(name, path=path), partial(load_model_config, path, formats=formats)
     if fault := add_versions(entry, path, folders, policy or load_version_policy(path), read):
-        entry.error = f"{path}: the version policy {fault}"
+        entry.error = f"{path}: version_policy or shadow {fault}"
     return entry
 
 

@@ -9,11 +9,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from msgspec.structs import replace
+
 from ksrv.model.config import ModelConfig, VersionPolicy
 from ksrv.model.fault import ConfigError, Fault
 from ksrv.repository.format import NO_FORMATS, Formats
 from ksrv.repository.handler_code import HandlerCode, installed_file
-from ksrv.repository.settings.keys import CONFIG_NAME, ModelKeys
+from ksrv.repository.settings.keys import CONFIG_NAME, ModelKeys, given
 from ksrv.repository.settings.values import ModelFiles, read_settings, read_version_policy
 from ksrv.repository.yaml_document import Document, describe
 
@@ -55,8 +57,10 @@ def load_version_policy(folder: Path) -> VersionPolicy:
     with document.naming_faults():
         if not isinstance(value, dict):
             raise Fault((), f"expected keys and values, found {describe(value)}")
-        keys: Any = document.convert(ModelKeys, {"version_policy": value.get("version_policy")})
-        return read_version_policy(keys.version_policy)
+        read = {key: value.get(key) for key in ("version_policy", "shadow")}
+        keys: Any = document.convert(ModelKeys, read)
+        shadow = given(keys, ModelConfig).get("shadow")
+        return replace(read_version_policy(keys.version_policy), shadow=shadow)
 
 
 def load_model_config(
@@ -64,8 +68,7 @@ def load_model_config(
 ) -> ModelConfig:
     """Return the settings of one model, or of one of its versions.
 
-    A `model.yaml` in the version folder replaces the `model.yaml` in the model's folder. Files
-    are looked for in the version folder, then in the model's folder. A folder without
+    A `model.yaml` in the version folder replaces the `model.yaml` in the model's folder, except for `shadow`. Files are looked for in the version folder, then in the model's folder. A folder without
     a `model.yaml` is served by its `handler.py`, or by the only model file in it.
 
     Args:
@@ -83,7 +86,9 @@ def load_model_config(
     document = Document.read(path) if path else _without_config(folders, formats)
     document.value = {} if document.value is None else document.value
     with document.naming_faults():
-        return _read(document, folders, folder, formats, has_file=path is not None)
+        config = _read(document, folders, folder, formats, has_file=path is not None)
+    shadow = load_version_policy(folder).shadow if version_folder else config.shadow
+    return replace(config, shadow=shadow)
 
 
 def _read(

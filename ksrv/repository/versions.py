@@ -21,9 +21,10 @@ def choose_versions(policy: VersionPolicy, versions: Collection[str]) -> tuple[l
     Args:
         versions: The versions on disk, in rising order.
     """
-    if not policy.specific:
-        return list(versions)[-policy.latest :], ""  # [-0:] is all of them
-    wanted = [str(number) for number in sorted(policy.specific)]
+    shadow = {policy.shadow.version} if policy.shadow else set()
+    others = [number for number in map(int, versions) if number not in shadow]
+    # [-0:] is all of them
+    wanted = [*map(str, sorted(shadow.union(policy.specific or others[-policy.latest :])))]
     missing = ", ".join(version for version in wanted if version not in versions)
     fault = f"names the versions {missing}, but the folder has {', '.join(versions)}"
     return [version for version in wanted if version in versions], fault if missing else ""

@@ -246,7 +246,7 @@ bool Streams::submit_fast(Call *call) noexcept {
     FastRequest *request = make_fast_call(call, *routes, connection_.now());
     if (!request) return false;
     Queue *queue = request->signature->queue;
-    call->observed.sampled = request->signature->recorded.chooses();
+    call->observed.sampled = request->signature->sampler.chooses();
     if (!call->observed.sampled) {
         server_.count(ServerCounter::fast_path);
         if (queue->inline_for_all.load() && request->layout.decodes_quickly()) {

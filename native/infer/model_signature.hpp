@@ -55,7 +55,7 @@ struct ModelSignature {
     std::size_t json_limit = 0;        // the most bytes of JSON in a request
     bool nan_literals = false;         // write NaN in JSON answers as Python does
     bool hides_token = false;          // hide the header with the token from the handler
-    Sampler recorded;                  // chooses the requests that Python records
+    Sampler sampler;                   // chooses the requests that Python records or runs on another version, too
     // The answer after the deadline: the header fields, and the error message, in which %lld is for the milliseconds,
     // of a request that waited or ran.
     std::string late_fields, late_waiting, late_running;

@@ -73,7 +73,7 @@ bool NativeRoutes::submit_fast_request(Connection *connection, const ModelRoute 
     FastRequest *request = make_fast_request(connection, route.signature, path ? &(*forms_)[path - 1] : nullptr,
                                              answers_, unsigned_now_ns());
     if (!request) return false;
-    if (route.signature->recorded.chooses()) {
+    if (route.signature->sampler.chooses()) {
         connection->sampled = true;
         undo_fast_request(request);  // the returned turn is not needed: `queue_to_run` begins a turn
         return false;

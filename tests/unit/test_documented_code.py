@@ -53,6 +53,7 @@ RUN_BY = {
     "docs/reference/settings.md": "tests/unit/test_reference_pages.py",
     "docs/reload.md": "tests/integration/docs/test_tutorials.py",
     "docs/runbooks.md": "tests/integration/docs/test_shown_commands.py",
+    "docs/shadow.md": "tests/shadow/test_documentation.py",
     "docs/sequences.md": "tests/integration/docs/test_fragments.py",
     "docs/troubleshooting.md": "tests/integration/docs/test_troubleshooting.py",
     "docs/streams.md": "tests/integration/docs/test_fragments.py",

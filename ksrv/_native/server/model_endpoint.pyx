@@ -221,7 +221,8 @@ cdef class ModelEndpoint:
         padding: If rows are padded along one length: its name, which lengths share batches, and by
             padded input the bytes of an element of padding and of the mask; see
             `ksrv.engine.batches.padding.RowPadding.of_one_length`. None if rows are not padded.
-        recorded: The share of requests, from 0 to 1, that leave the fast path to be recorded.
+        sampled: The share of requests, from 0 to 1, that leave the fast path to be recorded or run
+            on another version, and the least nanoseconds between two of them.
 
     Raises:
         ValueError: An input has another form.
@@ -242,7 +243,7 @@ cdef class ModelEndpoint:
         bint nan_literals,
         dict images: dict[str, FastImages | None] | None = None,
         tuple padding: tuple[str, LengthBuckets, dict[str, tuple[bytes, bytes]]] | None = None,
-        double recorded = 0.0,
+        tuple sampled: tuple[float, int] = (0.0, 0),
     ):
         if not 0 < len(spec.inputs) <= FAST_INPUTS or len(spec.outputs) > 255:
             raise ValueError(f"fast-path requests do not have {len(spec.inputs)} inputs")
@@ -268,7 +269,7 @@ cdef class ModelEndpoint:
         self.signature.hides_token = hides_token
         self.signature.limits.depth = min(depth, 512)
         self.signature.nan_literals = nan_literals
-        self.signature.recorded.set(recorded, getrandbits(64))
+        self.signature.sampler.set(sampled[0], sampled[1], getrandbits(64))
         for tensor in spec.inputs:
             encoded = None if images is None else images.get(tensor.name)
             _declare_input(self, tensor, elements.get(tensor.name), encoded)

@@ -39,6 +39,7 @@ from ksrv.model.config import (
     OnnxSettings,
     OpenVinoSettings,
     Recording,
+    Shadow,
     StateTensor,
     VersionPolicy,
 )
@@ -303,6 +304,7 @@ CacheSection = section("CacheSection", Cache)
 OnnxSection = section("OnnxSection", OnnxSettings)
 OpenVinoSection = section("OpenVinoSection", OpenVinoSettings)
 RecordingSection = section("RecordingSection", Recording)
+ShadowSection = section("ShadowSection", Shadow)
 SequencesSection = section("SequencesSection", SequenceLimits)
 VersionSection = section("VersionSection", VersionPolicy)
 ModelKeys = section(

@@ -167,7 +167,7 @@ def endpoint_for(model: "ModelVersion", route: "FastPath", limits: Limits) -> Mo
             images={name: images.fast_images() for name, images in model.images.items()},
             # Images are decoded when requests join the batch, and its longest row is not known before the last.
             padding=None if model.images else model.padding.of_one_length(),
-            recorded=0.0 if model.recording is None else model.recording.share,
+            sampled=model.tap.sampled if model.tap else (0.0, 0),
         )
     except ValueError:  # an input has a form that only Python reads
         return None

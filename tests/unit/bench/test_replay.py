@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from ksrv.bench.replay import difference
+from ksrv.shadow.difference import difference
 
 
 @pytest.mark.parametrize(

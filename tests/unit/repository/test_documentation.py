@@ -10,7 +10,7 @@ import ksrv
 from ksrv.dialects.torchserve.archive.keys import UnpackedKeys
 from ksrv.handlers.batch import Batch
 from ksrv.handlers.context import Context
-from ksrv.model.config import Cache, JoinPolicy, Recording, StateTensor
+from ksrv.model.config import Cache, JoinPolicy, Recording, Shadow, StateTensor
 from ksrv.model.postprocess import PostprocessStep, Step
 from ksrv.model.spec import AudioSpec, ImageSpec, Padding, SequenceLimits
 from ksrv.repository.model_yaml import load_model_config
@@ -26,6 +26,7 @@ SECTIONS = {
     "batching": JoinPolicy,
     "cache": Cache,
     "record": Recording,
+    "shadow": Shadow,
     "sequences": SequenceLimits,
     "state": StateTensor,
 }

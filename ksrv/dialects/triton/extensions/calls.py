@@ -1,5 +1,6 @@
 """The REST routes and the gRPC calls of all extensions."""
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ksrv.dialects.triton.extensions import descriptions
@@ -11,7 +12,10 @@ from ksrv.dialects.triton.extensions.shared_memory.tensors import ServerMemory
 from ksrv.dialects.triton.extensions.streams import StreamCalls
 from ksrv.protocol.protobuf import INFERENCE
 from ksrv.server.grpc import limits as bounds
+from ksrv.server.rest.json_resource import JsonResource
+from ksrv.server.rest.route_guard import Needs
 from ksrv.server.shared.parts import ServerParts
+from ksrv.shadow.promotion import PROMOTE, PROMOTE_PATH, promote
 
 if TYPE_CHECKING:
     import falcon
@@ -25,6 +29,10 @@ def add_routes(app: "falcon.App[Any, Any]", parts: "AppParts") -> None:
     generate.add_routes(app, parts)
     descriptions.add_routes(app, parts)
     ModelRepository(parts.engine).add_routes(app, parts.read_document)
+    promotion = JsonResource(
+        None, partial(promote, parts.engine, parts.statistics), parts.read_document
+    )
+    app.add_route(PROMOTE_PATH, promotion, needs=Needs.CONTROL, described={"post": PROMOTE})
     ChangeableSettings(parts).add_routes(app, parts.read_document)
     if (memory := _memory(parts)) is not None:
         shared_memory.add_routes(app, memory, parts.read_document, parts.access)

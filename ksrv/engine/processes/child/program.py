@@ -40,6 +40,7 @@ from ksrv.model.spec import ModelSpec, TensorSpec
 from ksrv.observe.log_text import RecordFormatter
 from ksrv.observe.tracing import stop
 from ksrv.request import RequestPart
+from ksrv.shadow import is_shadow
 from ksrv.statistics import MetricRecord
 
 log = logging.getLogger("ksrv.handler")
@@ -166,6 +167,7 @@ def _load(
 ) -> tuple[Runner, ModelSpec]:
     # alone: this process loads no other model.
     source = replace(ModelSource.from_json(note.source.encode()), alone=True)
+    os.nice(19 if is_shadow(source) else 0)  # the threads that the model starts inherit it
     set_process_limits(note.limits)
     PROCESS.bound = bytes_in_flight(note.limits)
     link.most_sent = messages.most_bytes(note.limits)
