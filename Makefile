@@ -473,6 +473,7 @@ $(SUPPLY)/.server: $(SUPPLY)/.tools $(LOCKS)/runtime.lock
 locks: $(SUPPLY)/.tools ## write deploy/requirements/*.lock again, from pyproject.toml and constraints.txt
 	$(COMPILE) --allow-unsafe -o $(LOCKS)/build.lock $(LOCKS)/build.in
 	$(COMPILE) --allow-unsafe --extra onnx --extra otel -o $(LOCKS)/runtime.lock pyproject.toml
+	$(COMPILE) --extra pull --extra signature -o $(LOCKS)/pull.lock pyproject.toml
 	$(COMPILE) --unsafe-package torch --extra onnx --extra test -o $(LOCKS)/ci.lock pyproject.toml
 
 sbom: $(SUPPLY)/.server ## a bill of materials (CycloneDX) of the container's packages, beside the wheel's own: into dist/

@@ -13,7 +13,12 @@ KNOWN = {
     "apiVersion", "kind", "labels", "namespace", "resources", "components", "configMapGenerator",
     "patches", "images",
 }  # fmt: skip
-LISTS_BY = {"containers": "name", "volumes": "name", "volumeMounts": "mountPath"}
+LISTS_BY = {
+    "containers": "name",
+    "initContainers": "name",
+    "volumes": "name",
+    "volumeMounts": "mountPath",
+}
 
 
 def render(folder):
@@ -81,7 +86,9 @@ def _operated(document, operations):
         at = document
         for step in way:
             at = at[int(step) if isinstance(at, list) else step]
-        assert last in at, operation
+        if isinstance(at, list):
+            last = int(last)
+        assert last in at if isinstance(at, dict) else last < len(at), operation
         if operation["op"] == "remove":
             del at[last]
         else:
@@ -123,4 +130,5 @@ def _finished(one, told):
 
 
 def _containers(one):
-    return one["spec"]["template"]["spec"]["containers"] if one["kind"] == "Deployment" else []
+    spec = one["spec"]["template"]["spec"] if one["kind"] == "Deployment" else {}
+    return [*spec.get("initContainers", ()), *spec.get("containers", ())]

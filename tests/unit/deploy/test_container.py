@@ -108,7 +108,7 @@ def test_compose_file_mounts_existing_paths_and_publishes_on_loopback():
 
 @pytest.mark.parametrize("folder", ["kubernetes", "kserve", "compose"])
 def test_images_have_the_version_of_the_sources(folder):
-    image = re.compile(r"image: \S*?ksrv:([\w.]+?)(?:-torch)?$", re.MULTILINE)
+    image = re.compile(r"image: \S*?ksrv(?:-pull)?:([\w.]+?)(?:-torch)?$", re.MULTILINE)
     named = [
         v for path in (DEPLOY / folder).rglob("*.yaml") for v in image.findall(path.read_text())
     ]

@@ -39,7 +39,7 @@ def constraints():
     }
 
 
-@pytest.mark.parametrize("name", ["build", "runtime", "ci"])
+@pytest.mark.parametrize("name", ["build", "runtime", "pull", "ci"])
 def test_a_lock_has_the_versions_of_the_constraints(name):
     pinned = constraints()
     for package, (version, hashes) in lock(name).items():
@@ -58,6 +58,7 @@ def test_every_requirement_of_ksrv_has_a_version_in_the_constraints():
     [
         ("build", names(PROJECT["build-system"]["requires"])),
         ("runtime", names(PROJECT["project"]["dependencies"]) | extra("onnx", "otel")),
+        ("pull", names(PROJECT["project"]["dependencies"]) | extra("pull", "signature")),
         (
             "ci",
             names(PROJECT["project"]["dependencies"]) | extra("onnx", "test") - {"torch"},
