@@ -129,12 +129,14 @@ def _strings(
     """
     text = body[begin:end]
     try:
-        document: list[object] = orjson.loads(text)
+        read = orjson.loads(text)
     except orjson.JSONDecodeError as error:
         where = begin + len(str(text, "utf-8", "replace")[: error.pos].encode())
         raise InvalidRequest(
             f"{subject}: 'data' is not valid JSON: {error.msg} at byte {where}"
         ) from None
+    # The native reader lets a text through as `data` if the model takes any inputs.
+    document: list[object] = [read] if isinstance(read, str) else read
     found: list[Element] | None = None
     if not is_base64:
         with suppress(TypeError):
@@ -164,8 +166,8 @@ def read_data(
     Args:
         entry: The input; its `data` is not None.
         is_file: Whether the model's input takes encoded images or sounds.
-        open_texts: Whether BYTES of one dimension may be any number of elements: clients of MLServer give the length of
-            a text as the shape.
+        open_texts: Whether BYTES may be any number of elements: clients of MLServer give the length of a text as a
+            dimension.
 
     Raises:
         InvalidRequest: The array does not have exactly the values that datatype and shape ask for.
@@ -177,9 +179,8 @@ def read_data(
     if entry.datatype == "BYTES":
         kind = entry.parameters.get(CONTENT_TYPE)
         is_base64 = kind == BASE64 or (is_file and kind is None)
-        is_open = entry.shape == (-1,) or (open_texts and len(entry.shape) == 1)
-        count = None if is_open else entry.elements
-        return _strings(body, begin, end, subject, count, is_base64)
+        is_open = entry.shape == (-1,) or open_texts
+        return _strings(body, begin, end, subject, None if is_open else entry.elements, is_base64)
     if entry.datatype in BINARY_ONLY:
         raise InvalidRequest(
             f"{subject}: JSON does not carry {entry.datatype}; send it in the binary data format "

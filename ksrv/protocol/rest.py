@@ -253,8 +253,8 @@ def _tensor(
             _takes_images(spec, entry.name),
             entry.name,
         )
-    is_list = isinstance(data, list) and len(entry.shape) == 1 and not entry.in_shared_memory
-    shape = (len(data),) if is_list else entry.shape
+    is_list = isinstance(data, list) and not entry.in_shared_memory
+    shape = (len(data),) if is_list and len(data) != entry.elements else entry.shape
     return Tensor(entry.name, entry.datatype, shape, data, parameters)
 
 

@@ -82,7 +82,7 @@ struct HeaderLimits {
     std::size_t inputs = 256;      // limit for inputs and for outputs
     std::size_t parameters = 256;  // limit for one object
     std::size_t size_list = 65536;
-    bool open_texts = false;       // texts in `data` may have the shape [-1], as KServe's examples send them
+    bool open_texts = false;       // texts may have the shape [-1] (KServe's examples), and `data` may be a text (MLServer's)
 };
 
 // The faults. Python knows their sentences by these names, in lower case.

@@ -351,10 +351,11 @@ private:
                 bool absent = false;
                 if (!once(&seen, DATA, key) || !null(&absent)) return false;
                 if (absent) return true;
-                if (*cursor_.at != '[') return fail_type("'data'", "an array");
+                const bool text = limits_.open_texts && *cursor_.at == '"';
+                if (*cursor_.at != '[' && !text) return fail_type("'data'", "an array");
                 input.has_data = true;
                 input.data_begin = static_cast<std::size_t>(cursor_.at - begin_);
-                if (!check(json::skip_array(cursor_, depth_, limits_.depth))) return false;
+                if (!(text ? skip() : check(json::skip_array(cursor_, depth_, limits_.depth)))) return false;
                 input.data_end = static_cast<std::size_t>(cursor_.at - begin_);
                 return true;
             }
