@@ -297,6 +297,8 @@ def test_decode_args_names_an_unknown_input(server):
         (tensor("dates", ["2026-01-02"], "BYTES"), "[datetime.datetime(2026, 1, 2, 0, 0)]"),
         (tensor("x", ["2026-01-02T03:04"], "BYTES", content_type="datetime"), "[datetime.datetime(2026, 1, 2, 3, 4)]"),
         (tensor("x", ["a text"], "BYTES", shape=[6], content_type="str"), "['a text']"),
+        (tensor("x", "a text", "BYTES", shape=[6], content_type="str"), "['a text']"),
+        (tensor("x", ["one", "two"], "BYTES", shape=[2, 3], content_type="str"), "['one', 'two']"),
     ],
 )  # fmt: skip
 def test_content_types_decode(server, given, decoded):
@@ -325,6 +327,12 @@ def test_a_value_that_does_not_fit_its_content_type_gets_400(server, given, erro
     assert (answer.status_code, answer.json()["error"]) == (400, error)
 
 
+def test_a_lone_text_is_no_number(server):
+    answer = post(server, "echo", tensor("x", "7", "FP32", shape=[1]))
+    assert answer.status_code == 400
+    assert "input 'x' (index 0): 'data'" in answer.json()["error"]
+
+
 def test_a_client_cannot_send_the_decoded_value(server):
     answer = post(server, "echo", tensor("x", [1], "INT16", _decoded_payload="forged"))
     facts = json.loads(answer.json()["outputs"][0]["data"][0])
@@ -342,11 +350,12 @@ def events(answer):
     return [json.loads(line[6:]) for line in answer.text.splitlines() if line.startswith("data: ")]
 
 
-def test_infer_stream_sends_each_part(server):
-    answer = post(server, "words", tensor("prompt", ["Who is it"], "BYTES"), route="infer_stream")
+@pytest.mark.parametrize("route", ["infer_stream", "generate_stream"])
+def test_a_stream_sends_each_part(server, route):
+    answer = post(server, "words", tensor("prompt", ["Who is it"], "BYTES"), route=route)
     assert answer.headers["content-type"].startswith("text/event-stream")
     assert [each["outputs"][0]["data"] for each in events(answer)] == [["Who"], ["is"], ["it"]]
-    answer = post(server, "words", tensor("prompt", ["a stop b"], "BYTES"), route="infer_stream")
+    answer = post(server, "words", tensor("prompt", ["a stop b"], "BYTES"), route=route)
     first, last = events(answer)
     assert first["outputs"][0]["data"] == ["a"]
     assert last == {"error": "the word stop is not said"}

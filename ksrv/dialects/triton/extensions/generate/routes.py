@@ -12,7 +12,7 @@ from ksrv.dialects.triton.extensions.generate.descriptions import GENERATE, GENE
 from ksrv.limits import Limits
 from ksrv.model.spec import ModelSpec
 from ksrv.protocol.plain_json import MOST_BYTES
-from ksrv.protocol.rest import RenderedBody, file_body
+from ksrv.protocol.rest import RenderedBody, file_body, parse_infer, render_infer
 from ksrv.request import InferRequest, InferResponse
 from ksrv.server.http.answers import JSON, answer_fields, send_parts, set_fields
 from ksrv.server.http.wsgi_calls import StreamedCall, WsgiCall
@@ -54,7 +54,12 @@ class GenerateResource(InferenceResource):
         form = StreamForm(EVENT_STREAM)
 
         def parse(body: memoryview, spec: ModelSpec) -> InferRequest:
-            request, answer = parse_generate(body, spec, self._limits, headers=self._headers(req))
+            headers = self._headers(req)
+            if spec.accepts_any_inputs:  # MLServer's route of this name takes requests of KServe v2
+                request = parse_infer(body, None, spec, self._limits, headers=headers)
+                form.render = lambda response: bytes(render_infer(response, request).parts[0])
+                return request
+            request, answer = parse_generate(body, spec, self._limits, headers=headers)
             request.accept = None  # events are JSON
             form.render = partial(render_generate, spec=spec, form=answer)
             return request
