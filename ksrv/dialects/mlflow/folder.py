@@ -44,9 +44,16 @@ MlflowKeys = section(
 
 
 class MlflowFolders:
-    """The reader; see the module."""
+    """The reader; see the module.
+
+    Args:
+        settings: Keys of `ModelConfig` that another dialect gives the models, in place of those of model.yaml.
+    """
 
     mark = MLMODEL
+
+    def __init__(self, **settings: Any) -> None:
+        self._settings = {"runner": RUNNER} | settings
 
     def is_model(self, folder: Path) -> bool:
         """See `FolderReader.is_model`."""
@@ -70,8 +77,9 @@ class MlflowFolders:
         folders = _versions(root)
         policy = load_version_policy(root) if folders else VersionPolicy()
         entry = ModelEntry(name, path=path, report=report)
-        read = partial(_config, root, report=report)
-        if fault := add_versions(entry, root, folders or {"": root}, policy, read):
+        read = partial(_config, root, report=report, others=self._settings)
+        alone = {self._settings.get("own_version", ""): root}
+        if fault := add_versions(entry, root, folders or alone, policy, read):
             entry.error = f"{root / CONFIG_NAME}: version_policy.specific {fault}"
         return entry
 
@@ -93,12 +101,16 @@ def _settings(root: Path, folder: Path) -> Document:
     return document
 
 
-def _config(root: Path, folder: Path, report: Report) -> ModelConfig:
-    """Return the settings of a version; `report` gets what `MLmodel` says."""
+def _config(root: Path, folder: Path, report: Report, others: dict[str, Any]) -> ModelConfig:
+    """Return the settings of a version; `report` gets what `MLmodel` says.
+
+    Args:
+        others: Keys of `ModelConfig` that replace those of model.yaml.
+    """
     document = _settings(root, folder)
     with document.naming_faults():
         keys: Any = document.convert(MlflowKeys, document.value)
-        settings = shared_settings(keys)
+        settings = shared_settings(keys) | others
         settings["version_policy"] = read_version_policy(keys.version_policy)
         trusted = settings.get("trust") is not None
     signature = _read_mlmodel(folder, report)
@@ -116,7 +128,6 @@ def _config(root: Path, folder: Path, report: Report) -> ModelConfig:
             reason = f"the input {fixed.name!r} has none" if fixed else "it has no signature"
             raise Fault(("batching",), f"joins the rows of requests, and {reason}")
     return ModelConfig(
-        runner=RUNNER,
         executor="process",
         inputs=signature.inputs,
         outputs=signature.outputs,

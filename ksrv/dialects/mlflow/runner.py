@@ -85,7 +85,7 @@ class MlflowRunner(ForeignRunner):
             log.warning(
                 "%s: %s; if its answers are wrong, %s", self._shown(), differs, advice(folder)
             )
-        self._scoring = scoring_server
+        self._scoring, self._config = scoring_server, config
         self._takes_params = "params" in inspect.signature(self._model.predict).parameters
         self._schema = self._model.metadata.get_input_schema()
         params = getattr(self._model.metadata, "get_params_schema", lambda: None)()
@@ -145,17 +145,18 @@ class MlflowRunner(ForeignRunner):
         self, tensors: Mapping[str, Tensor], params: dict[str, Any], inputs: ExecutorInputs
     ) -> list[Tensor]:
         """Return the outputs of one call of the model."""
-        assert self.source.config is not None
-        config = self.source.config
-        data = model_input(tensors, config.inputs, self._schema)
+        data = model_input(tensors, self._config.inputs, self._schema)
+        return output_tensors(self._predictions(data, params, inputs), self._config.outputs)
+
+    def _predictions(self, data: Any, params: dict[str, Any], inputs: ExecutorInputs) -> Any:
+        """Return what `predict` of the model returns for an argument."""
         predict = self._model.predict
         if self._takes_params and params:
             predict = partial(predict, params=params)
         try:
-            predictions = predict(data)
+            return predict(data)
         except Exception as error:  # noqa: BLE001  a model may raise anything
             raise self._failure(error, inputs) from None
-        return output_tensors(predictions, config.outputs)
 
     def _params_of(self, parameters: Parameters) -> dict[str, Any]:
         """Return the parameters of a request that the signature declares. Lists and objects arrive as JSON texts."""

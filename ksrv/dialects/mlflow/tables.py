@@ -32,21 +32,30 @@ def model_input(tensors: Mapping[str, Tensor], declared: Sequence[TensorSpec], s
 
     if schema is None:
         return _undeclared(tensors)
+    if schema.is_tensor_spec() and not schema.has_input_names():
+        if len(tensors) != 1:
+            raise InvalidRequest(f"the model takes one tensor, and the request has {len(tensors)}")
+        return _array(next(iter(tensors.values())))  # any name will do
     given = [
         (tensors[spec.name], column)
         for spec, column in zip(declared, schema.inputs, strict=True)
         if spec.name in tensors
     ]
+    if not given:
+        known = ", ".join(spec.name for spec in declared)
+        raise InvalidRequest(f"the request has none of the inputs {known}")
     if schema.is_tensor_spec():
         arrays = [_array(tensor) for tensor, _ in given]
-        if not schema.has_input_names():
-            return arrays[0]
         return dict(zip((column.name for _, column in given), arrays, strict=True))
     names = [
         index if column.name is None else column.name for index, (_, column) in enumerate(given)
     ]
     values = [_column(tensor, getattr(column.type, "name", "")) for tensor, column in given]
-    return pd.DataFrame(dict(zip(names, values, strict=True)))
+    try:
+        return pd.DataFrame(dict(zip(names, values, strict=True)))
+    except ValueError as error:
+        lengths = {tensor.name: tensor.shape[0] for tensor, _ in given}
+        raise InvalidRequest(f"the columns have different lengths: {lengths}") from error
 
 
 def _undeclared(tensors: Mapping[str, Tensor]) -> Any:
@@ -81,7 +90,7 @@ def _column(tensor: Tensor, kind: str) -> Any:
     if kind == "binary":
         return [bytes(element) for element in tensor.data]
     texts = [_text(element, tensor.name) for element in tensor.data]
-    if kind == "string":
+    if kind not in ("", "datetime"):  # for a column of numbers, MLflow names the types
         return pd.Series(texts, dtype=object)
     try:
         return pd.to_datetime(texts) if kind == "datetime" else [json.loads(text) for text in texts]

@@ -3,7 +3,6 @@
 import base64
 import uuid
 from collections.abc import Iterable
-from math import prod
 from typing import Any
 
 import numpy as np
@@ -95,13 +94,12 @@ def _tensor(output: Any) -> Tensor:
     parameters, values = _parameters(output.parameters), getattr(output.data, "values", None)
     values = output.data.root if values is None else values
     if datatype == "BYTES":
-        texts = (
-            value if isinstance(value, str | bytes) else orjson.dumps(value)
+        elements: list[Element] = [
+            encode_str(value) if isinstance(value, str | bytes) else orjson.dumps(value)
             for value in as_list(values)
-        )
-        elements: list[Element] = [encode_str(text) for text in texts]
+        ]
         # Runtimes give the length of a text as the shape, which no reader of tensors could use.
-        shape = shape if prod(shape) == len(elements) else (len(elements),)
+        shape = shape if np.prod(shape) == len(elements) else (len(elements),)
         return Tensor(name, datatype, shape, elements, parameters)
     try:
         array = np.ascontiguousarray(values, DTYPES[datatype]).reshape(shape)

@@ -30,7 +30,8 @@ SETTINGS_NAME = "model-settings.json"
 PREFIX = "MLSERVER_MODEL_"
 """The beginning of the variables for a model; MLSERVER_ begins those for the server."""
 MLFLOW = "mlserver_mlflow."
-"""The package of the runtime for MLflow's folders, which `ksrv.dialects.mlflow` serves."""
+"""The package of the runtime for MLflow's folders."""
+MLFLOW_RUNNER = "ksrv.dialects.mlserver.runner:MLflowRuntime"
 
 _VERSION = {"expected": "1 to 64 letters, digits, '.', '_', '+' and '-'"}
 _CLASS = {"expected": "MODULE.CLASS, such as models.MyModel"}
@@ -108,13 +109,18 @@ def read_model(path: Path, name: str, call_config: str | None = None) -> ModelEn
     on_server = _known(file, ServerKeys, "MLSERVER_", report)
     server = on_server.convert(ServerKeys, on_server.value)
     with document.naming_faults():
-        parameters = _parameters(keys, root)
+        parameters: dict[str, Any] = _variables(ParameterKeys, PREFIX).value
+        parameters |= keys.parameters or {}
+        parameters["uri"] = parameters.get("uri") or str(root)
         known = {name: parameters.get(name) for name in ParameterKeys.__struct_fields__}
         found = document.convert(ParameterKeys, known, ("parameters",))
         _check_files(keys, found, root)
     name = keys.name or name if name == path.resolve().name else name  # else it is --model-name
+    trust = {"trust": keys.trust} if keys.trust else {}
+    dialect = {FORMAT: msgspec.to_builtins(keys) | {"name": name, "parameters": parameters | trust}}
     if keys.implementation.startswith(MLFLOW):
-        return MlflowFolders().read(root / str(found.uri), name)
+        given = {"own_version": found.version or "", "batching": None, "dialect": dialect, **trust}
+        return MlflowFolders(runner=MLFLOW_RUNNER, **given).read(root / str(found.uri), name)
     workers = server.parallel_workers if keys.parallel_workers is None else keys.parallel_workers
     report.applied["implementation"] = f"{keys.implementation}; parallel_workers: {workers}"
     batching = _batching(keys, report)
@@ -131,7 +137,7 @@ def read_model(path: Path, name: str, call_config: str | None = None) -> ModelEn
         own_version=found.version or "",
         python=str(root / found.environment_path) if found.environment_path else "",
         parameters=found.extra or {},
-        dialect={FORMAT: msgspec.to_builtins(keys) | {"name": name, "parameters": parameters}},
+        dialect=dialect,
     )
     entry = unversioned(name, path, root, config)
     entry.report = report
@@ -181,25 +187,15 @@ def _value(text: str, kind: Any) -> Any:
     return text  # the conversion says what it expects
 
 
-def _parameters(keys: ModelKeys, root: Path) -> dict[str, Any]:
-    """Return `parameters`, completed by the variables, and by the model's folder as the `uri`."""
-    found: dict[str, Any] = _variables(ParameterKeys, PREFIX).value | (keys.parameters or {})
-    found["uri"] = found.get("uri") or str(root)
-    return found | ({"trust": keys.trust} if keys.trust else {})
-
-
 def _check_files(keys: ModelKeys, parameters: ParameterKeys, root: Path) -> None:
     """Refuse a missing file, and a file that runs code unless the settings trust it."""
     uri, runtime = str(parameters.uri), keys.implementation
     if parameters.environment_tarball:
-        remedy = "unpack it, and name its folder in environment_path"
-        raise Fault(("parameters", "environment_tarball"), remedy)
+        raise Fault(("parameters", "environment_tarball"), "unpack it, and set environment_path")
     if runtime.startswith("mlserver_") and "://" not in uri and not (root / uri).exists():
         hint = did_you_mean(Path(uri).name, (one.name for one in root.iterdir()))
         raise Fault(("parameters", "uri"), f"{root / uri} does not exist{hint}")
     if keys.trust is None and runtime.startswith("mlserver_sklearn.") and ".skops" not in uri:
-        raise Fault(
-            ("trust",),
-            f'{runtime} loads a pickle, which may run any code. If you trust its origin, write "trust": "pickle" into '
-            f"{SETTINGS_NAME}, or set {PREFIX}TRUST=pickle; or save the model with skops",
-        )
+        how = f'write "trust": "pickle" into {SETTINGS_NAME}, or set {PREFIX}TRUST=pickle'
+        text = f"{runtime} loads a pickle, which may run any code. If you trust its origin, {how}"
+        raise Fault(("trust",), f"{text}; or save the model with skops")

@@ -19,8 +19,8 @@ MODULES = (
     "settings types types.base types.dataplane utils version"
 )
 """The modules of `mlserver`."""
-RUNTIMES = {"sklearn": "tables", "xgboost": "tables", "lightgbm": "tables", "catboost": "tables"}
-"""MLServer's runtimes that ksrv has: by the end of the package's name, the module in `runtimes/`."""
+RUNTIMES = ("sklearn", "xgboost", "lightgbm", "catboost")
+"""MLServer's runtimes in `runtimes/tables.py`, by the ends of the packages' names."""
 
 
 class PackageFinder(stand_ins.StandInFinder):
@@ -56,6 +56,6 @@ def install(wanted_by: str) -> None:
         wanted_by: The model whose runtime is loaded.
     """
     stand_ins.install(PackageFinder("mlserver", MODULES, API, wanted_by))
-    for name, home in RUNTIMES.items():
-        homes = (f"{HERE}.runtimes.{home}",)
+    for name in RUNTIMES:
+        homes = (f"{HERE}.runtimes.tables",)
         stand_ins.install(PackageFinder(f"mlserver_{name}", name, homes, wanted_by))

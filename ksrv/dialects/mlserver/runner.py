@@ -5,18 +5,25 @@ import sys
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
 from importlib import import_module
+from operator import attrgetter
 from typing import Any
 
 from ksrv import errors
 from ksrv.dialects.foreign_runner import ConcurrentForeignRunner, find_class
+from ksrv.dialects.mlflow.runner import MlflowRunner
+from ksrv.dialects.mlflow.tables import model_input, output_tensors
 from ksrv.dialects.mlserver import packages
 from ksrv.dialects.mlserver.api import model as own_model
+from ksrv.dialects.mlserver.api.codecs import NumpyRequestCodec
 from ksrv.dialects.mlserver.messages import declared, request_message, response_tensors
 from ksrv.dialects.mlserver.model_settings import FORMAT, SETTINGS_NAME
 from ksrv.handlers.diagnostics.metrics import Metrics
 from ksrv.model.config import ModelConfig
 from ksrv.model.spec import ModelSpec
 from ksrv.request import ExecutorInputs, ExecutorOutputs
+
+_FACTS = attrgetter("parameters", "input_parameters", "outputs", "output_parameters")
+"""The parts of a request that a joined request has once."""
 
 
 class MLServerRunner(ConcurrentForeignRunner):
@@ -68,10 +75,7 @@ class MLServerRunner(ConcurrentForeignRunner):
             raise errors.StreamNeeded(f"{text}; call /infer_stream or ModelStreamInfer")
         outputs = ExecutorOutputs([], parts={})
         # One call of `predict` answers all requests with the same parameters.
-        facts = {
-            repr((one.parameters, one.input_parameters, one.outputs, one.output_parameters))
-            for one in inputs.requests
-        }
+        facts = {repr(_FACTS(request)) for request in inputs.requests}
         for indices in [everyone] if len(facts) == 1 else [[index] for index in everyone]:
             try:
                 response = await self._model.predict(self._message(indices, inputs))
@@ -87,23 +91,20 @@ class MLServerRunner(ConcurrentForeignRunner):
         rows = slice(first.slice.start, last.slice.stop) if joins else None
         return request_message(inputs, first, rows, self._types)
 
-    def _add(
-        self, response: Any, indices: Sequence[int], inputs: ExecutorInputs, outputs: Any
-    ) -> None:
+    def _add(self, response: Any, indices: Sequence[int], inputs: ExecutorInputs, out: Any) -> None:
         """Add the answers to some requests."""
         tensors, parameters, headers = response_tensors(response)
+        joined = len(indices) > 1
+        for tensor in tensors:
+            if joined and tensor.shape[:1] != (inputs.rows,):
+                rows = f"predict of the model {self.source.name} got {inputs.rows} rows, and its output {tensor.name!r}"
+                remedy = "return a row for each, or remove max_batch_size"
+                raise errors.HandlerFailed(f"{rows} has the shape {list(tensor.shape)}; {remedy}")
         for index in indices:
-            begin, part = len(outputs.tensors), inputs.requests[index].slice
-            for tensor in tensors:
-                if len(indices) > 1 and tensor.shape[:1] != (inputs.rows,):
-                    raise errors.HandlerFailed(
-                        f"predict of the model {self.source.name} got {inputs.rows} rows, and its output {tensor.name!r} has "
-                        f"the shape {list(tensor.shape)}; return a row for each, or remove max_batch_size"
-                    )
-                rows = tensor.rows(part.start, part.stop) if len(indices) > 1 else tensor
-                outputs.tensors.append(rows)
-            outputs.parts[index] = (begin, len(outputs.tensors))
-            outputs.parameters[index], outputs.headers[index] = parameters, headers
+            begin, part = len(out.tensors), inputs.requests[index].slice
+            out.tensors += [t.rows(part.start, part.stop) if joined else t for t in tensors]
+            out.parts[index] = (begin, len(out.tensors))
+            out.parameters[index], out.headers[index] = parameters, headers
 
     async def _stream(self, index: int, inputs: ExecutorInputs) -> None:
         """Send the parts of an answer as the runtime yields them."""
@@ -140,3 +141,22 @@ class MLServerRunner(ConcurrentForeignRunner):
         except Exception:  # noqa: BLE001  logged
             own_model.logger.exception("%s: unload failed", self._shown())
         super().close()
+
+
+class MLflowRuntime(MlflowRunner):
+    """A model of MLflow that answers in MLServer's forms. MLflow converts the inputs to its signature."""
+
+    def _load(self, config: ModelConfig) -> ModelSpec:
+        self._codecs = own_model.MLModel(own_model.ModelSettings(**config.dialect[FORMAT]))
+        return replace(super()._load(config), accepts_any_inputs=True)
+
+    def _predict_all(self, inputs: ExecutorInputs) -> ExecutorOutputs:
+        """Answer a request over KServe v2. Requests are not joined."""
+        data = model_input(inputs.tensors, self._config.inputs, self._schema)
+        params = self._params_of(inputs.requests[0].parameters)
+        found = self._predictions(data, params, inputs)
+        if isinstance(found, dict):
+            return ExecutorOutputs(output_tensors(found, ()))
+        response = self._codecs.encode_response(found, NumpyRequestCodec)
+        answer, parameters, _ = response_tensors(response)
+        return ExecutorOutputs(answer, parts={0: (0, len(answer))}, parameters={0: parameters})

@@ -149,17 +149,19 @@ def test_other_parameters_reach_the_runtime(tmp_path):
     assert given["inputs"] == [{"name": "x", "datatype": "BYTES", "shape": [-1], "parameters": {}}]
 
 
-def test_MLflows_folder_is_served_by_its_dialect(tmp_path):
+def test_MLflows_folder_is_served_by_MLflows_runner(tmp_path):
     (tmp_path / "mlruns").mkdir()
     (tmp_path / "mlruns" / "MLmodel").write_text(
-        "flavors:\n  python_function: {loader_module: mlflow.xgboost}\n"
+        "flavors:\n  python_function: {loader_module: mlflow.sklearn}\n"
     )
-    settings = {"name": "wine", "parameters": {"uri": "./mlruns"}}
-    entry = entry_of(tmp_path, implementation="mlserver_mlflow.MLflowRuntime", **settings)
-    assert (entry.name, entry.error) == ("wine", None)
-    [source] = entry.versions.values()
-    assert source.error is None
-    assert "mlflow" in source.config.runner
+    (tmp_path / "mlruns" / "model.pkl").write_bytes(b"\x80\x04N.")
+    settings = {"name": "wine", "parameters": {"uri": "./mlruns", "version": "v2"}}
+    settings["implementation"] = "mlserver_mlflow.MLflowRuntime"
+    [source] = entry_of(tmp_path, **settings).versions.values()
+    assert "model.pkl is a pickle" in source.error
+    entry = entry_of(tmp_path, trust="pickle", **settings)
+    assert (entry.name, entry.error, list(entry.versions)) == ("wine", None, ["v2"])
+    assert entry.versions["v2"].config.runner.endswith(":MLflowRuntime")
 
 
 SKLEARN = "mlserver_sklearn.SKLearnModel"
@@ -187,8 +189,7 @@ SKLEARN = "mlserver_sklearn.SKLearnModel"
         ),
         (
             {"implementation": "m.M", "parameters": {"environment_tarball": "env.tar.gz"}},
-            "model-settings.json, line 1: parameters.environment_tarball: unpack it, and name its folder in "
-            "environment_path",
+            "model-settings.json, line 1: parameters.environment_tarball: unpack it, and set environment_path",
         ),
         (
             {"implementation": SKLEARN, "parameters": {"uri": "./iris.jobli"}, "trust": "pickle"},

@@ -51,13 +51,24 @@ class InputCodec(_Codec):
 
 
 class RequestCodec(_Codec):
-    """Converts a whole request or response. Subclasses define `can_encode`, `encode_response` and `decode_request`."""
+    """Converts a whole request or response.
 
-    encode_response: ClassVar[Any]
-    decode_request: ClassVar[Any]
+    Subclasses define `can_encode`, `decode_request`, and `encode_outputs` or `encode_response`.
+    """
+
+    encode_outputs: ClassVar[Any]
+
+    @classmethod
+    def encode_response(
+        cls, model_name: str, payload: Any, model_version: str | None = None, **options: Any
+    ) -> t.InferenceResponse:
+        """Return a value as a response."""
+        outputs = cls.encode_outputs(payload, **options)
+        return _response(model_name, model_version, outputs, cls.ContentType)
 
 
 InputCodecLike, RequestCodecLike = type[InputCodec] | InputCodec, type[RequestCodec] | RequestCodec
+InputOrOutput = t.RequestInput | t.ResponseOutput
 
 INPUT_CODECS: dict[str, Any] = {}
 REQUEST_CODECS: dict[str, Any] = {}
@@ -176,21 +187,17 @@ class SingleInputRequestCodec(RequestCodec):
         return bool(cls.InputCodec.can_encode(payload))
 
     @classmethod
-    def encode_response(
-        cls, model_name: str, payload: Any, model_version: str | None = None, **options: Any
-    ) -> t.InferenceResponse:
-        """Return a value as a response."""
-        outputs = [cls.InputCodec.encode_output("output-1", payload, **options)]
-        return _response(model_name, model_version, outputs, cls.ContentType)
+    def encode_outputs(cls, payload: Any, **options: Any) -> list[t.ResponseOutput]:
+        """Return a value as the only output."""
+        return [cls.InputCodec.encode_output("output-1", payload, **options)]
 
     @classmethod
     def decode_request(cls, request: t.InferenceRequest) -> Any:
         """Return the value of a request."""
         if len(request.inputs) != 1:
-            raise t.CodecError(
-                f"the content type {cls.ContentType!r} takes one input, and the request has {len(request.inputs)}; a table "
-                f"with a column in each input has the content type 'pd'"
-            )
+            found = f"takes one input, and the request has {len(request.inputs)}"
+            remedy = "a table with a column in each input has the content type 'pd'"
+            raise t.CodecError(f"the content type {cls.ContentType!r} {found}; {remedy}")
         [only] = request.inputs
         if not has_decoded(only):
             _save(only, cls.InputCodec.decode_input(only))
@@ -206,9 +213,8 @@ def _reading(tensor: Any, content_type: str) -> Iterator[None]:
     try:
         yield
     except (ValueError, TypeError, OverflowError) as error:
-        shown = f"{tensor.name!r} ({tensor.datatype} {tensor.shape})"
-        text = f"the input {shown} cannot be read with the content type {content_type!r}: {error}"
-        raise t.CodecError(text) from error
+        shown = f"the input {tensor.name!r} ({tensor.datatype} {tensor.shape}) cannot be read"
+        raise t.CodecError(f"{shown} with the content type {content_type!r}: {error}") from error
 
 
 class ElementCodec(InputCodec):
@@ -366,14 +372,6 @@ class PandasCodec(RequestCodec):
     def can_encode(cls, payload: Any) -> bool:
         """See `RequestCodec`."""
         return any(kind.__name__ == cls.TypeHint for kind in type(payload).__mro__)
-
-    @classmethod
-    def encode_response(
-        cls, model_name: str, payload: Any, model_version: Any = None, **options: Any
-    ) -> t.InferenceResponse:
-        """Return a value as a response."""
-        columns = cls.encode_outputs(payload, **options)
-        return _response(model_name, model_version, columns, cls.ContentType)
 
     @classmethod
     def encode_outputs(cls, payload: Any, use_bytes: bool = True) -> list[t.ResponseOutput]:

@@ -49,12 +49,11 @@ class TableRuntime(MLModel):
         default = (self.settings.parameters.extra or {}).get("predict_fn", "predict")
         wanted = payload.outputs or [t.RequestOutput(name=str(default))]
         known = [name for name in self.served if hasattr(self._model, name)]
-        for each in wanted:
-            if each.name not in known:
-                raise t.InferenceError(f"no output {each.name!r}; expected {', '.join(known)}")
         table = self.decode_request(payload, default_codec=NumpyRequestCodec)
         outputs: list[t.ResponseOutput] = []
         for each in wanted:
+            if each.name not in known:
+                raise t.InferenceError(f"no output {each.name!r}; expected {', '.join(known)}")
             try:
                 values = getattr(self._model, each.name)(table)
             except self.refusals as error:
