@@ -216,8 +216,8 @@ test-packages: $(PACKAGES_VENV)/.installed ## two repositories of seven models w
 
 # The libraries of the files that dialects serve, in a separate environment. A dialect adds its packages here.
 DIALECTS_VENV ?= .venv-dialects
-DIALECT_PACKAGES := catboost keras lightgbm mlflow-skinny onnx pyarrow pydantic skl2onnx spacy statsmodels torch tritonclient[grpc] \
-	xgboost-cpu
+DIALECT_PACKAGES := catboost keras lightgbm mlflow-skinny numpyro onnx pillow pyarrow pydantic skl2onnx spacy statsmodels torch \
+	tritonclient[grpc] xgboost-cpu
 
 $(DIALECTS_VENV)/.installed: $(VENV)/.built pyproject.toml
 	$(PYTHON) -m venv $(DIALECTS_VENV)
@@ -240,8 +240,20 @@ $(TFSERVING_VENV)/.installed: $(VENV)/.built pyproject.toml
 	$(TFSERVING_VENV)/bin/python -m pip install -q --disable-pip-version-check --no-deps 'tensorflow-serving-api==2.21.*' ovmsclient
 	@touch $@
 
-test-dialects: $(DIALECTS_VENV)/.installed $(TFSERVING_VENV)/.installed ## the dialects whose files and clients need other libraries, against these libraries; minutes
-	$(DIALECTS_VENV)/bin/python -m pytest tests/dialects/mlflow tests/dialects/mlserver tests/dialects/tabular
+# MLServer, for its examples, which the variable MLSERVER_SAMPLES names: a checkout of github.com/SeldonIO/MLServer. Its
+# workers do not start with uvloop 0.22, and mlserver-xgboost asks for the build of XGBoost with CUDA.
+MLSERVER_VENV ?= .venv-mlserver
+
+$(MLSERVER_VENV)/.installed: Makefile
+	$(PYTHON) -m venv $(MLSERVER_VENV)
+	$(MLSERVER_VENV)/bin/python -m pip install -q --disable-pip-version-check 'mlserver==1.7.1' 'mlserver-sklearn==1.7.1' \
+		'mlserver-lightgbm==1.7.1' 'mlserver-catboost==1.7.1' 'mlserver-mlflow==1.7.1' numpyro pillow 'uvloop<0.22' xgboost-cpu
+	$(MLSERVER_VENV)/bin/python -m pip install -q --disable-pip-version-check --no-deps 'mlserver-xgboost==1.7.1'
+	@touch $@
+
+test-dialects: $(DIALECTS_VENV)/.installed $(TFSERVING_VENV)/.installed $(if $(MLSERVER_SAMPLES),$(MLSERVER_VENV)/.installed) ## the dialects whose files and clients need other libraries, against these libraries; minutes
+	MLSERVER=$(abspath $(MLSERVER_VENV))/bin/mlserver $(DIALECTS_VENV)/bin/python -m pytest tests/dialects/mlflow tests/dialects/mlserver \
+		tests/dialects/tabular
 	$(DIALECTS_VENV)/bin/python -m pytest tests/integration/docs/test_tutorials.py -m long -k tabular
 	$(TFSERVING_VENV)/bin/python -m pytest tests/dialects/tfserving
 

@@ -47,7 +47,7 @@ class MlflowFolders:
     """The reader; see the module.
 
     Args:
-        settings: Keys of `ModelConfig` that another dialect gives the models, in place of those of model.yaml.
+        settings: Keys of `ModelConfig` from another dialect. They override the keys of model.yaml.
     """
 
     mark = MLMODEL
@@ -105,7 +105,7 @@ def _config(root: Path, folder: Path, report: Report, others: dict[str, Any]) ->
     """Return the settings of a version; `report` gets what `MLmodel` says.
 
     Args:
-        others: Keys of `ModelConfig` that replace those of model.yaml.
+        others: Keys of `ModelConfig` that override the keys of model.yaml.
     """
     document = _settings(root, folder)
     with document.naming_faults():
