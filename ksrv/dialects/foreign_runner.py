@@ -54,6 +54,8 @@ class ForeignRunner(Runner):
         except BaseException as error:  # a handler may call sys.exit
             log.error("%s cannot be loaded", self._shown(), exc_info=error)
             text = " ".join(error_with_location(self.source.root, error).split())
+            if isinstance(error, ModuleNotFoundError) and "pip install" not in text:
+                text += f"; install the package that has {error.name} for {sys.executable}"
             raise HandlerLoadError(
                 f"the model {self.source.name} cannot be loaded: {text}"
             ) from error

@@ -241,10 +241,8 @@ def _tensor(
     elif entry.array is not None:
         data = entry.array
     elif entry.data is not None:
-        declared = spec.input(entry.name)
-        is_file = declared is not None and declared.takes_files
-        is_open = spec.accepts_any_inputs
-        data = read_data(body, entry, index, is_file=is_file, open_texts=is_open)
+        is_file = (declared := spec.input(entry.name)) is not None and declared.takes_files
+        data = read_data(body, entry, index, is_file=is_file, open_texts=spec.accepts_any_inputs)
     else:
         data = _read_elements(
             body[entry.offset : entry.offset + entry.length],

@@ -12,9 +12,6 @@ mlflow = pytest.importorskip("mlflow", reason="make test-dialects installs it")
 pandas = pytest.importorskip("pandas", reason="make test-dialects installs it")
 pytest.importorskip("pydantic", reason="make test-dialects installs it")
 
-from mlflow.models import infer_signature
-from mlflow.types import Schema, TensorSpec
-
 pytestmark = pytest.mark.long
 
 CODE = """
@@ -39,8 +36,12 @@ COLUMNS = pandas.DataFrame({"a": [1.5], "b": [2.0], "word": ["one"]})
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):
     root = tmp_path_factory.mktemp("models")
-    tensor = mlflow.models.ModelSignature(Schema([TensorSpec(np.dtype(np.float32), (-1, 3))]))
-    signatures = {"columns": infer_signature(COLUMNS, [3.5], {"table": False}), "tensor": tensor}
+    spec = mlflow.types.TensorSpec(np.dtype(np.float32), (-1, 3))
+    tensor = mlflow.models.ModelSignature(mlflow.types.Schema([spec]))
+    signatures = {
+        "columns": mlflow.models.infer_signature(COLUMNS, [3.5], {"table": False}),
+        "tensor": tensor,
+    }
     for name, signature in signatures.items():
         (root / name).mkdir()
         code = root / f"{name}.py"

@@ -1,6 +1,7 @@
 """MLServer's runtimes of tabular models: the answers are the libraries' own, in MLServer's forms; and first mistakes."""
 
 import json
+import sys
 
 import numpy as np
 import pytest
@@ -193,7 +194,8 @@ def test_predict_fn_names_the_default_output(server, models):
         ("pipeline", COLUMNS[:1], {"parameters": {"content_type": "pd"}},
          "predict refuses the inputs: columns are missing: {'op'}"),
         ("pipeline", [COLUMNS[0], {**COLUMNS[1], "shape": [1], "data": ["-"]}], {"parameters": {"content_type": "pd"}},
-         "the columns of a table have different lengths: {'a': 2, 'op': 1}"),
+         "expected columns of one length, found {'a': 2, 'op': 1}"),
+        ("pipeline", [], {"parameters": {"content_type": "pd"}}, "expected columns of one length, found {}"),
         ("pipeline", [{**COLUMNS[0], "shape": [1, 2]}, COLUMNS[1]], {"parameters": {"content_type": "pd"}},
          "the input 'a' has the shape [1, 2]; a column has [N] or [N, 1]"),
         ("linear", [{**rows(), "data": [["a"] * 4] * 5}], {}, "input 'x' (index 0): value 0 of 'data' is a string; FP32 takes"),
@@ -226,6 +228,13 @@ def failure_of(folder):
 def test_a_model_that_cannot_load_names_the_remedy(tmp_path, kind, settings, error):
     write(tmp_path / "model", kind, **settings)
     assert error in failure_of(tmp_path / "model")
+
+
+def test_a_missing_package_names_the_interpreter(tmp_path):
+    (tmp_path / "model-settings.json").write_text('{"implementation": "models.Model"}')
+    (tmp_path / "models.py").write_text("import not_there\n")
+    error = f"No module named 'not_there' (models.py, line 1); install the package that has not_there for {sys.executable}"
+    assert error in failure_of(tmp_path)
 
 
 def test_a_missing_module_names_the_files_of_the_folder(tmp_path):

@@ -394,8 +394,8 @@ class PandasCodec(RequestCodec):
 
         columns = {each.name: cls._column(each) for each in request.inputs}
         lengths = {name: len(column) for name, column in columns.items()}
-        if len(set(lengths.values())) > 1:
-            raise t.CodecError(f"the columns of a table have different lengths: {lengths}")
+        if len(set(lengths.values())) != 1:
+            raise t.CodecError(f"expected columns of one length, found {lengths}")
         return pd.DataFrame(columns)
 
     @classmethod
