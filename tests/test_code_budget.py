@@ -11,18 +11,20 @@ ROOT = Path(__file__).parent.parent
 # The budget of the house: whoever needs more deletes first.
 CORE_LINES = 54_500
 ALL_LINES = 71_930
-# Lines that each of these folders may have on top of ALL_LINES.
+# Lines that each of these folders and files may have on top of ALL_LINES.
 ALLOWANCES = {
     "ksrv/dialects/mlflow/": 900,
     "ksrv/dialects/mlserver/": 900,
     "ksrv/dialects/tabular/": 900,
     "ksrv/dialects/tfserving/": 900,
     "ksrv/pull/": 450,
+    "ksrv/cli/signature.py": 50,
     "ksrv/shadow/": 350,  # issue 43 E: promotion by evidence
 }
 
 OUTSIDE_THE_CORE = (
     "ksrv/dialects/",
+    "ksrv/cli/signature.py",
     "ksrv/client/",
     "ksrv/bench/",
     "ksrv/pull/",
