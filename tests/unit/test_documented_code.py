@@ -44,6 +44,7 @@ RUN_BY = {
     "docs/http.md": "tests/integration/docs/test_tutorials.py",
     "docs/production.md": "tests/integration/docs/test_tutorials.py",
     "docs/security.md": "tests/integration/docs/test_tutorials.py",
+    "docs/pretrained.md": "tests/integration/packages/test_pretrained.py",
     "docs/protocol.md": "tests/integration/docs/test_shown_commands.py",
     "docs/pull.md": "tests/integration/pull/test_s3.py",
     "docs/record.md": "tests/integration/records/test_documentation.py",

