@@ -90,7 +90,7 @@ def differences(folder: Path, uri: str) -> list[str]:
         PullError: The folder has no lock file, or was pulled from another address.
     """
     lock, found = _read_lock(folder), _files(folder)
-    if lock.uri != redacted(uri.partition("#")[0]):
+    if lock.uri != redacted(uri):
         raise PullError(f"{folder} was pulled from {lock.uri}, not from {redacted(uri)}")
     lines = [f"{quote(name)} is missing" for name in lock.files.keys() - found.keys()]
     lines += [f"{quote(name)} was not pulled" for name in found.keys() - lock.files.keys()]

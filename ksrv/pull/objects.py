@@ -35,10 +35,10 @@ class ObjectSource:
         import obstore
         from obstore.exceptions import BaseError
 
+        self.uri = redacted(uri)  # with the digest, so that the lock file tells one from another
         uri, _, digest = uri.partition("#")
         if not re.fullmatch("(sha256=[0-9a-f]{64})?", digest):
             raise PullError(f"'#{digest}': expected #sha256= and 64 hexadecimal digits")
-        self.uri = redacted(uri)
         with explained(self.uri, BaseError, ValueError, FileNotFoundError):
             self._store = _store(uri)
             self.files = [] if uri.startswith("https:") else list(_listed(self._store))

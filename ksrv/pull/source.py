@@ -88,7 +88,7 @@ def open_source(uri: str) -> Source:
 
 def redacted(text: str) -> str:
     """Return a text without the queries and passwords of its addresses, which may be credentials."""
-    return re.sub(r"(?<=//)[^/\s@]*@", "", re.sub(r"(\w+://[^\s?]*)\?\S*", r"\1", text))
+    return re.sub(r"(?<=//)[^/\s@]*@", "", re.sub(r"(\w+://[^\s?]*)\?[^\s#]*", r"\1", text))
 
 
 @contextmanager

@@ -205,6 +205,15 @@ def test_right_digest_is_accepted(pull, files):
     assert pull(f"{files.url}/cats.onnx#sha256={digest}").exit_code == 0
 
 
+def test_another_digest_than_the_pulled_is_refused(pull, files):
+    digest = hashlib.sha256(CONTENT).hexdigest()
+    assert pull(f"{files.url}/cats.onnx?key=1#sha256={digest}").exit_code == 0
+    assert "already" in pull(f"{files.url}/cats.onnx?key=2#sha256={digest}").output
+    for options in ([], ["--verify"]):
+        done = pull(f"{files.url}/cats.onnx#sha256={'0' * 64}", *options)
+        assert done.exit_code == 1 and "0" * 64 in done.output
+
+
 def test_wrong_digest_is_refused_and_pulled_again(pull, files, tmp_path):
     right = hashlib.sha256(CONTENT).hexdigest()
     files.contents["/cats.onnx"] = b"x" + CONTENT[1:]

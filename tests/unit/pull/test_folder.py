@@ -199,6 +199,7 @@ def test_ordinary_names_are_accepted(name):
     [
         ("https://h/a?X-Amz-Signature=s", "https://h/a"),
         ("GET https://u:p@h/a?sig=s in 3 ms", "GET https://h/a in 3 ms"),
+        ("https://h/a?X-Amz-Signature=s#sha256=12", "https://h/a#sha256=12"),
         ("s3://b/a", "s3://b/a"),
         ("hf://a/b@main", "hf://a/b@main"),
     ],
