@@ -7,13 +7,15 @@ ImportError that names the model whose handler asked for it.
 
 import sys
 from abc import abstractmethod
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from importlib import import_module
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
 from types import ModuleType
 from typing import Any
+
+from ksrv.errors import did_you_mean
 
 
 class StandInFinder(MetaPathFinder, Loader):
@@ -37,13 +39,17 @@ class StandInFinder(MetaPathFinder, Loader):
     def fill(self, module: ModuleType) -> None:
         """Put a module's names into it."""
 
-    def find_name(self, module: str, name: str) -> Any:
+    def find_name(self, module: str, name: str, known: Iterable[str] = ()) -> Any:
         """Return a name that `fill` did not put into a module.
+
+        Args:
+            known: The names that a subclass looked through.
 
         Raises:
             ImportError: The module has no such name.
         """
-        raise ImportError(f"{self._wanted_by} wants {name!r} from {module}, {self._error_end}")
+        wanted = f"{self._wanted_by} wants {name!r} from {module}{did_you_mean(name, known)}"
+        raise ImportError(f"{wanted}, {self._error_end}")
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None

@@ -4,6 +4,7 @@ Runtimes import names from many modules of `mlserver`, so each module here has e
 always found first and left alone.
 """
 
+from collections.abc import Iterable
 from importlib import import_module
 from types import ModuleType
 from typing import Any
@@ -41,12 +42,11 @@ class PackageFinder(stand_ins.StandInFinder):
         """Put the version into a module."""
         module.__version__ = "1.7.1"  # type: ignore[attr-defined]
 
-    def find_name(self, module: str, name: str) -> Any:
+    def find_name(self, module: str, name: str, known: Iterable[str] = ()) -> Any:
         """Return a name of the package."""
-        for home in map(import_module, self._homes):
-            if not name.startswith("_") and name in vars(home):
-                return vars(home)[name]
-        return super().find_name(module, name)
+        homes = [vars(import_module(home)) for home in self._homes]
+        found = {name: value for home in homes for name, value in home.items() if name[0] != "_"}
+        return found[name] if name in found else super().find_name(module, name, found)
 
 
 def install(wanted_by: str) -> None:

@@ -210,7 +210,7 @@ def test_a_request_that_does_not_fit_gets_400(server, model, inputs, fields, err
 def failure_of(folder):
     """Return the log of a server whose model cannot be loaded."""
     with Server(folder, wait_ready=False, grpc="off") as running:
-        wait_until(lambda: "cannot be loaded" in running.log, 60)
+        wait_until(lambda: "models loaded in" in running.log, 60, lambda: running.log)
         return running.log
 
 
@@ -219,7 +219,7 @@ def failure_of(folder):
     [
         ("sklearn.SKLearnModel", {"trust": "pickle"}, "has no model.joblib or model.pickle or model.pkl or model.skops; name "
          "the file in parameters.uri"),
-        ("sklearn.SKLearn", {"trust": "pickle"}, "wants 'SKLearn' from mlserver_sklearn, which ksrv's stand-in does not have: "
+        ("sklearn.SKLearn", {"trust": "pickle"}, "wants 'SKLearn' from mlserver_sklearn (did you mean SKLearnModel?), which ksrv's stand-in does not have: "
          "pip install mlserver-sklearn"),
         ("alibi_detect.AlibiDetectRuntime", {}, "mlserver_alibi_detect.AlibiDetectRuntime cannot be imported: No module named "
          "'mlserver_alibi_detect'; the folder has no Python file; a package needs pip install mlserver-alibi-detect"),

@@ -7,6 +7,7 @@ an ImportError. An installed torchserve is always found first and left alone.
 """
 
 import logging
+from collections.abc import Iterable
 from importlib import import_module
 from types import ModuleType
 from typing import Any
@@ -121,13 +122,13 @@ class TsFinder(stand_ins.StandInFinder):
         module.__version__ = VERSION  # type: ignore[attr-defined]
         module.__all__ = list(NAMES)  # type: ignore[attr-defined]
 
-    def find_name(self, module: str, name: str) -> Any:
+    def find_name(self, module: str, name: str, known: Iterable[str] = ()) -> Any:
         """Return a name of `ts`, a library that TorchServe's modules import, or the module's logger."""
         if name == "logger":
             return logging.getLogger(module)
         path = NAMES.get(name) or LIBRARIES.get(name)
         if path is None:
-            return super().find_name(module, name)
+            return super().find_name(module, name, NAMES)
         home, _, defined = path.partition(":")
         found = import_module(home)
         return getattr(found, defined) if defined else found
