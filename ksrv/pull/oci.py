@@ -27,7 +27,7 @@ MODELS = "models/"
 """The folder of an image that is the model, if the image has it: KServe's convention for model images."""
 NAME = "org.opencontainers.image.ref.name"
 MACHINE = {"x86_64": "amd64", "aarch64": "arm64"}.get(platform.machine())
-DAMAGES = (tarfile.TarError, zlib.error, EOFError, ValueError, KeyError, OSError)
+DAMAGES = (tarfile.TarError, zlib.error, EOFError, ValueError, KeyError, OSError, RecursionError)
 
 
 class Node(msgspec.Struct, rename="camel"):

@@ -258,7 +258,16 @@ def test_digest_in_another_form_is_refused(layout, pulled, digest):
 
 @pytest.mark.parametrize(
     "text",
-    ["", "[]", "{", '{"manifests": 1}', '{"manifests": [{"digest": 1}]}', "\0" * 100, "[" * 9999],
+    [
+        "",
+        "[]",
+        "{",
+        '{"manifests": 1}',
+        '{"manifests": [{"digest": 1}]}',
+        "\0" * 100,
+        "[" * 9999,
+        '{"manifests": [' * 9999,
+    ],
 )
 def test_damaged_index_is_refused(layout, pulled, text):
     (layout.folder / "index.json").write_text(text)
