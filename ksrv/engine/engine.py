@@ -20,6 +20,7 @@ from ksrv.engine.instances.executor_choice import executor_for
 from ksrv.engine.instances.host import ExecutorFactory
 from ksrv.engine.lazy_models import LazyModels
 from ksrv.engine.model import ModelVersion, Retired
+from ksrv.engine.model_table import ModelTable
 from ksrv.engine.model_versions import ModelState
 from ksrv.engine.readiness import outage_of, why_not_ready
 from ksrv.engine.registry import ModelRegistry
@@ -103,16 +104,17 @@ class Engine:
 
         def make_model(source: ModelSource) -> ModelVersion:
             model = ModelVersion(spread.place(isolated(source)), self.settings, make)
-            model.make_tap = partial(tap_of, find=self._models.find, submit=self.submit)
+            model.make_tap = partial(tap_of, find=self._table.find, submit=self.submit)
             return model
 
+        self._table = ModelTable(self._table_changed)
         self._models = ModelRegistry(
             repository,
+            self._table,
             make_model,
             self.settings.drain_seconds,
             self.settings.parallel_loads,
             lazy=self.settings.model_control == "lazy",
-            changed=self._table_changed,
             notes=self._notes,
         )
         self.lazy = (
@@ -279,7 +281,7 @@ class Engine:
     def _served(self, name: str, version: str) -> ModelVersion:
         """Return the model version that takes a request; count requests for unknown models."""
         try:
-            return self._models.find(name, version)
+            return self._table.find(name, version)
         except NotFound:
             with self._counting:
                 self.unknown_requests += 1
@@ -398,7 +400,7 @@ class Engine:
     def _table_changed(self, name: str) -> None:
         """Clear the caches of all models that call a changed model, and notify the front ends."""
         with self._clearing:
-            table = self._models.served()
+            table = self._table.models
             callers = self._calls.callers_of(name) & table.keys()
             models = [model for caller in callers for model in table[caller].versions.values()]
             caches = [model.cache for model in models if model.cache is not None]
@@ -425,7 +427,7 @@ class Engine:
             that takes the request.
         """
         found = []
-        for name, served in self._models.served().items():
+        for name, served in self._table.models.items():
             reached = dict(served.versions)
             if served.default is not None:
                 reached[""] = served.default
@@ -447,8 +449,8 @@ class Engine:
         if self._draining:
             return "the server is stopping"
         return why_not_ready(
-            self._models.served(),
-            self._models.find,
+            self._table.models,
+            self._table.find,
             ready_when=self.settings.ready_when,
             loaded=self._loaded.is_set(),
             names=names,
@@ -475,12 +477,12 @@ class Engine:
             NotFound: The model or version is unknown.
         """
         try:
-            model = self._models.find(name, version)
+            model = self._table.find(name, version)
         except NotReady as error:
             return error.message
         if self._draining:
             return "the server is stopping"
-        outage = outage_of(model, self._models.find)
+        outage = outage_of(model, self._table.find)
         return f"the model {name} is not ready: {outage.reason}" if outage else ""
 
     def why_degraded(self, name: str, version: str = "") -> str:
@@ -493,7 +495,7 @@ class Engine:
             NotFound: The model or version is unknown.
             NotReady: The model does not serve now.
         """
-        model = self._models.find(name, version)
+        model = self._table.find(name, version)
         return model.degraded or model.warm_up_error
 
     def versions(self, name: str) -> list[str]:
@@ -502,7 +504,7 @@ class Engine:
         Raises:
             NotFound: The model is unknown.
         """
-        return [model.spec.version for model in self._models.models(name) if model.spec.version]
+        return [model.spec.version for model in self._table.loaded(name) if model.spec.version]
 
     def index(self, ready_only: bool = False) -> list[ModelState]:
         """Return the state of every version of every model.
@@ -510,13 +512,13 @@ class Engine:
         Args:
             ready_only: Whether to leave out the versions that do not serve.
         """
-        return [state for state in self._models.index() if not ready_only or state.state == "READY"]
+        return [state for state in self._table.index() if not ready_only or state.state == "READY"]
 
     def unserved(self) -> list[tuple[str, str]]:
         """Return the names and versions that should serve but are not loaded."""
         return [
             (name, version)
-            for name, served in self._models.served().items()
+            for name, served in self._table.models.items()
             if served.wanted and not served.dormant
             for version in served.states
             if version not in served.versions
@@ -524,7 +526,7 @@ class Engine:
 
     def dormant(self) -> set[str]:
         """Return the models that their next request loads."""
-        return {name for name, served in self._models.served().items() if served.dormant}
+        return {name for name, served in self._table.models.items() if served.dormant}
 
     @property
     def refused_replacements(self) -> dict[str, int]:
@@ -533,7 +535,7 @@ class Engine:
 
     def loaded(self) -> list[ModelVersion]:
         """Return every version that serves."""
-        return self._models.models()
+        return self._table.loaded()
 
     def statistics(self, name: str = "", version: str = "") -> list[ModelStatistics]:
         """Return counts and times of the versions that serve.
@@ -547,9 +549,9 @@ class Engine:
             NotReady: The version does not serve.
         """
         found = []
-        for model in self._models.models(name, version):
+        for model in self._table.loaded(name, version):
             statistics = model.statistics()
-            statistics.ready = outage_of(model, self._models.find) is None
+            statistics.ready = outage_of(model, self._table.find) is None
             found.append(statistics)
         return found
 

@@ -93,7 +93,7 @@ class LazyModels:
 
     def counts(self) -> LazyCounts:
         """Return how many models were loaded and put away, and how many bytes the loaded models take."""
-        loaded = sum(1 for served in self._registry.served().values() if served.versions)
+        loaded = sum(1 for served in self._registry.table.models.values() if served.versions)
         return LazyCounts(self._loaded, self._put_away_count, loaded, self._held())
 
     def _held(self) -> int:
@@ -248,7 +248,7 @@ class LazyModels:
     def _least_recently_used(self, passed: Collection[str]) -> str | None:
         idle = [
             (self._last_use(name, served), name)
-            for name, served in self._registry.served().items()
+            for name, served in self._registry.table.models.items()
             if name not in passed and is_idle(served)
         ]
         return min(idle)[1] if idle else None

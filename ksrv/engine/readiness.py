@@ -33,7 +33,7 @@ def outage_of(
     """Return why a version, or a model that it calls, does not serve; None if all of them do.
 
     Args:
-        find: Returns the version that serves requests to a model; see `ModelRegistry.find`.
+        find: Returns the version that serves requests to a model; see `ModelTable.find`.
         callers: The versions that call this version. They are not looked at again, because models may name each other
             under `calls:`.
     """

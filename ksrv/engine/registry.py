@@ -1,8 +1,8 @@
-"""The table of models: which versions serve, and how loads, unloads and reloads change that.
+"""Loads, unloads and reloads models: each change ends with a new entry in the `ModelTable`.
 
 A new version is loaded and warmed up while the old version serves. Then it takes over in one assignment; the old
 version finishes its accepted requests and is freed. A load that fails leaves the old version in place and keeps the
-reason. Readers take no lock, because the table is never changed, only replaced (`_put`).
+reason.
 
 Each model has a lock, so that no load waits for the load of another model. A bound on parallel loads limits the memory
 that loading takes. Changes are numbered in the order in which they were decided, by all workers: a change that arrives
@@ -30,26 +30,15 @@ from msgspec.structs import replace
 from ksrv.engine.changes import RepositoryChange
 from ksrv.engine.load_progress import progress_logged
 from ksrv.engine.model import ModelVersion
+from ksrv.engine.model_table import ModelTable
 from ksrv.engine.model_versions import (
     ModelState,
     ModelVersions,
     dormant_versions,
-    index_line,
     loading_versions,
     unloaded_versions,
 )
-from ksrv.engine.readiness import outage_of
-from ksrv.errors import (
-    FilesChanged,
-    HandlerFailed,
-    KsrvError,
-    NotFound,
-    NotLoaded,
-    NotReady,
-    did_you_mean,
-    quote,
-    without_paths,
-)
+from ksrv.errors import FilesChanged, HandlerFailed, KsrvError, NotReady, without_paths
 from ksrv.handlers.imports.loaded_files import changed_file
 from ksrv.model.config import ModelSource
 from ksrv.repository.entry import ModelEntry
@@ -59,9 +48,6 @@ from ksrv.repository.layout import Repository, by_numbers
 log = logging.getLogger("ksrv.engine")
 
 _Item = TypeVar("_Item")
-
-MOST_COMPARED = 32
-"""How many models' names are compared to find the nearest name, if a request names an unknown model."""
 
 RETRY_SECONDS = 10.0
 """After a failed load of a dormant model, how long requests get its error before a request tries the load again."""
@@ -78,14 +64,13 @@ SHOWN_FILES = 4
 
 @dataclass(eq=False)
 class ModelRegistry:
-    """The table of models.
+    """The models of a repository, and the changes of what serves.
 
     Args:
+        table: The table that the changes are made in.
         make: Makes a model that is not loaded yet.
         drain_seconds: How long an old version may take to finish what it accepted.
         parallel_loads: How many versions are loaded at a time.
-        changed: Called with a model's name when its entry in the table was replaced, before the change is reported as
-            done.
         lazy: Whether models stay dormant until `wake`.
         notes: See `ksrv.model.config.LoadedFiles`.
 
@@ -95,18 +80,16 @@ class ModelRegistry:
     """
 
     repository: Repository
+    table: ModelTable
     make: Callable[[ModelSource], ModelVersion]
     drain_seconds: float
     parallel_loads: int
     lazy: bool = False
-    changed: Callable[[str], object] = lambda name: None
     notes: str = ""
     refused_replacements: Counter[str] = field(default_factory=Counter)
 
     def __post_init__(self) -> None:
-        self._table: dict[str, ModelVersions] = {}
-        self._has_read_repository = False
-        self._table_lock = threading.Lock()  # while the table is replaced
+        self._lock = threading.Lock()  # guards the other fields
         # Weak references, because callers name unknown models: a lock lives while it is held or waited for.
         self._locks: WeakValueDictionary[str, threading.Lock] = WeakValueDictionary()
         # By model, the number of the last change that was applied.
@@ -114,90 +97,6 @@ class ModelRegistry:
         self._load_slots = threading.BoundedSemaphore(self.parallel_loads)
         self._retiring: list[threading.Thread] = []
         self._closing = False
-
-    # ---- reading ----------------------------------------------------------------------------
-
-    def find(self, name: str, version: str = "") -> ModelVersion:
-        """Return the version that serves a request.
-
-        Args:
-            version: The version, or "" for the highest.
-
-        Raises:
-            NotFound: The model or version is unknown.
-            NotLoaded: The model is dormant.
-            NotReady: The version does not serve now, or the repository was not read yet.
-        """
-        # Read before the table: if it is true, the table has all models.
-        has_read_repository = self._has_read_repository
-        served = self._table.get(name)
-        if served is None:
-            raise self._unknown(name, has_read_repository)
-        model = served.versions.get(version) if version else served.default
-        if model is not None:
-            return model
-        state = served.states.get(version) if version else None
-        if version and state is None:
-            known = ", ".join(quote(v) for v in served.versions if v) or "no version folders"
-            raise NotFound(
-                f"Request for unknown model: {quote(name)} version {quote(version)} is not found; "
-                f"it has {known}"
-            )
-        if served.dormant and time.monotonic() >= served.retry_at:
-            raise NotLoaded(
-                f"the model {name} is not loaded; the first request for it loads it", name
-            )
-        if state is None:
-            state = served.highest_state
-        why = f": {state.reason}" if state and state.reason else "."
-        stands = state.state.lower() if state else "unavailable"
-        raise NotReady(f"the model {name} is not ready, it is {stands}{why}")
-
-    def _unknown(self, name: str, has_read_repository: bool) -> KsrvError:
-        """Return the error for a name that is not in the table."""
-        if not has_read_repository:
-            return NotReady("the server is starting and has not read the model repository yet")
-        known = list(self._table)
-        compares = len(known) <= MOST_COMPARED and len(name) <= 64
-        meant = did_you_mean(name, known) if compares else ""
-        return NotFound(f"Request for unknown model: {quote(name)} is not found{meant}")
-
-    def models(self, name: str = "", version: str = "") -> list[ModelVersion]:
-        """Return the versions that serve.
-
-        Args:
-            name: A model's name, or "" for all.
-            version: A version's, or "" for all.
-
-        Raises:
-            NotFound: The model or version is unknown.
-            NotReady: The version does not serve now, or the repository was not read yet.
-        """
-        if name and version:
-            return [self.find(name, version)]
-        if name and name not in self._table:
-            self.find(name)  # raises
-        chosen = [self._table[name]] if name else list(self._table.values())
-        return [model for served in chosen for model in served.versions.values()]
-
-    def served(self) -> Mapping[str, ModelVersions]:
-        """Return the table as it is now."""
-        return self._table
-
-    def index(self) -> list[ModelState]:
-        """Return the state of every version of every model."""
-        lines = []
-        for name in sorted(self._table):
-            served = self._table[name]
-            for version, model in served.versions.items():
-                line = index_line(model, served.states.get(version))
-                if model.ready and (outage := outage_of(model, self.find)) is not None:
-                    line = dataclasses.replace(line, state="UNAVAILABLE", reason=outage.reason)
-                lines.append(line)
-            lines += [
-                state for version, state in served.states.items() if version not in served.versions
-            ]
-        return lines
 
     # ---- changing ---------------------------------------------------------------------------
 
@@ -213,12 +112,10 @@ class ModelRegistry:
             else self._before_load(entry)
             for name, entry in entries.items()
         }
-        with self._table_lock:
-            self._table = {**known, **self._table}  # a call may have loaded a model already
-        self._has_read_repository = True
+        self.table.begin(known)
         if self.lazy:
             for name in known:
-                self.changed(name)
+                self.table.changed(name)
             return
         wanted = [entry for name, entry in entries.items() if name not in unloaded]
         self._side_by_side(self._load_first, wanted)
@@ -235,12 +132,12 @@ class ModelRegistry:
             Whether the model was loaded.
         """
         with self._lock_of(name):
-            served = self._table.get(name)
+            served = self.table.models.get(name)
             if self._closing or served is None or not served.dormant or served.entry is None:
                 return False
             # Without a slot: a model that is warming up, and so has a slot, may wait for this model.
             failed = self._refresh(name, served.entry, always=False, waits_for_slot=False)
-            after = self._table[name]
+            after = self.table.models[name]
             if after.versions:
                 return True
             reason = failed[0].message if failed else "it has no version to serve"
@@ -248,12 +145,12 @@ class ModelRegistry:
             dormant = dormant_versions(
                 served.entry, after.fingerprints, served.counters, failure=reason, retry_at=retry_at
             )
-            self._put(name, dormant)
+            self.table.put(name, dormant)
             return False
 
     def timeout_of(self, name: str) -> float:
         """Return the seconds that a request for a dormant model may wait for its load."""
-        served = self._table.get(name)
+        served = self.table.models.get(name)
         sources = served.entry.versions.values() if served and served.entry else ()
         limits = [source.config.timeout_ms for source in sources if source.config is not None]
         return max(limits, default=0) / 1000 or UNLIMITED_SECONDS
@@ -272,12 +169,12 @@ class ModelRegistry:
         if not lock.acquire(blocking=False):
             return False
         try:
-            served = self._table.get(name)
+            served = self.table.models.get(name)
             if self._closing or served is None or served.entry is None or not served.versions:
                 return False
             counters = {version: loaded.lifetime for version, loaded in served.versions.items()}
             entry = again(served.entry, {v: loaded.source for v, loaded in served.versions.items()})
-            self._put(name, dormant_versions(entry, served.fingerprints, counters))
+            self.table.put(name, dormant_versions(entry, served.fingerprints, counters))
             retiring = self._retire(served.versions.values(), self.drain_seconds, collects=False)
         finally:
             lock.release()
@@ -306,13 +203,13 @@ class ModelRegistry:
         with self._lock_of(name):
             if self._applied.get(name, 0) > order:
                 return None
-            served = self._table.get(name)
+            served = self.table.models.get(name)
             if change.kind in ("unload", "remove"):
                 if served is not None:
                     self._applied[name] = order
                     self._unload(name, served, known=change.kind == "unload")
                 elif change.kind == "unload":
-                    raise self._unknown(name, self._has_read_repository)
+                    raise self.table.unknown(name, self.table.has_begun)
                 return None
             if self._closing:
                 raise NotReady("the server is stopping")
@@ -338,7 +235,7 @@ class ModelRegistry:
             The serving versions with the files they were loaded from, and the failed versions with the files of the
             change; None if the change loaded no version.
         """
-        served = self._table.get(change.name)
+        served = self.table.models.get(change.name)
         if served is None or change.entry is None:
             return None
         asked = change.entry.versions
@@ -361,7 +258,7 @@ class ModelRegistry:
     def outdated(self) -> list[RepositoryChange]:
         """Scan the repository, and return the changes that bring the table up to date with it."""
         entries = self.repository.scan()
-        table = self._table
+        table = self.table.models
         gone = [RepositoryChange(kind="remove", name=name) for name in table if name not in entries]
         return gone + [
             RepositoryChange(kind="update", name=name, entry=self.with_files(entry))
@@ -391,9 +288,9 @@ class ModelRegistry:
         """
         if known:
             versions = list(served.versions) or list(served.states)
-            self._put(name, unloaded_versions(name, versions))
+            self.table.put(name, unloaded_versions(name, versions))
         else:
-            self._put(name, None)
+            self.table.put(name, None)
             log.info("unloaded %s: its files are gone", name)
         self._retire(served.versions.values(), self.drain_seconds)
 
@@ -406,11 +303,11 @@ class ModelRegistry:
                 HandlerFailed(item.reason) for item in served.states.values() if not served.dormant
             ]
         if self.lazy and (served is None or served.dormant):
-            self._put(entry.name, dormant_versions(entry, _fingerprints(entry)))
+            self.table.put(entry.name, dormant_versions(entry, _fingerprints(entry)))
             return []
         began = time.monotonic()
         failed = self._refresh(entry.name, entry, always=False)
-        after = self._table.get(entry.name)
+        after = self.table.models.get(entry.name)
         if after is not None and not after.states:
             why = _what_changed(served, after)
             log.info("loaded %s in %.2f s: %s", entry.name, time.monotonic() - began, why)
@@ -419,14 +316,14 @@ class ModelRegistry:
     def _load_first(self, entry: ModelEntry) -> None:
         """Load a model at the start, unless it was changed meanwhile."""
         with self._lock_of(entry.name):
-            served = self._table.get(entry.name)
+            served = self.table.models.get(entry.name)
             if self._closing or entry.name in self._applied:
                 return
             if served is None or served.wanted:
                 self._refresh(entry.name, entry, always=False)
 
     def _lock_of(self, name: str) -> threading.Lock:
-        with self._table_lock:
+        with self._lock:
             return self._locks.setdefault(name, threading.Lock())
 
     def _side_by_side(self, load: Callable[[_Item], object], items: Iterable[_Item]) -> None:
@@ -463,12 +360,12 @@ class ModelRegistry:
             timeout: Seconds to wait for accepted requests; None waits for all.
         """
         self._closing = True
-        with self._table_lock:
+        with self._lock:
             locks = list(self._locks.values())
         for lock in locks:
             with lock:  # a load that is under way is finished first
                 pass
-        self._retire(self.models(), timeout)
+        self._retire(self.table.loaded(), timeout)
         for thread in self._retiring:
             thread.join()
 
@@ -488,17 +385,19 @@ class ModelRegistry:
             failed = HandlerFailed(
                 f"the model {name} cannot be loaded: {type(error).__name__}: {error}"
             )
-            before = self._table.get(name) or NEW_MODEL
+            before = self.table.models.get(name) or NEW_MODEL
             states = {"": ModelState(name, "", "UNAVAILABLE", failed.message)}  # "": of no version
             required = always or before.required
-            self._put(name, ModelVersions(before.versions, states, required=required, entry=entry))
+            self.table.put(
+                name, ModelVersions(before.versions, states, required=required, entry=entry)
+            )
             return [failed]
 
     def _renew(
         self, name: str, entry: ModelEntry, *, always: bool, waits_for_slot: bool
     ) -> list[KsrvError]:
         """Load versions, put the result into the table, and retire the replaced versions; see `_refresh`."""
-        before = self._table.get(name) or NEW_MODEL
+        before = self.table.models.get(name) or NEW_MODEL
         entry = self.with_files(entry)
         found = _fingerprints(entry)
         versions: dict[str, ModelVersion] = {}
@@ -547,7 +446,7 @@ class ModelRegistry:
             versions = before.versions
         required = always or before.required or bool(versions)
         made = ModelVersions(versions, states, required=required, fingerprints=found, entry=entry)
-        self._put(name, made)
+        self.table.put(name, made)
         kept = set(map(id, versions.values()))
         gone = [model for model in before.versions.values() if id(model) not in kept]
         self._retire(gone, self.drain_seconds)
@@ -576,25 +475,14 @@ class ModelRegistry:
         return model
 
     def _count_refused(self, source: ModelSource) -> None:
-        with self._table_lock:
+        with self._lock:
             self.refused_replacements[f"{source.name} {source.version}"] += 1
-
-    def _put(self, name: str, served: ModelVersions | None) -> None:
-        """Replace the entry of a model in the table; None removes it."""
-        with self._table_lock:
-            table = dict(self._table)
-            if served is None:
-                table.pop(name, None)
-            else:
-                table[name] = served
-            self._table = table
-        self.changed(name)
 
     def _retire(
         self, models: Iterable[ModelVersion], timeout: float | None, *, collects: bool = True
     ) -> list[threading.Thread]:
         """Retire versions, each on a separate thread, and return the threads; see `ModelVersion.retire`."""
-        with self._table_lock:
+        with self._lock:
             self._retiring = [thread for thread in self._retiring if thread.is_alive()]
         begun = []
         for model in models:
@@ -607,7 +495,7 @@ class ModelRegistry:
             )
             thread.start()
             begun.append(thread)
-            with self._table_lock:
+            with self._lock:
                 self._retiring.append(thread)
         return begun
 

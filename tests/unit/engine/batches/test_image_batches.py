@@ -137,7 +137,7 @@ def test_ended_request_does_not_affect_its_batch(serve, monkeypatch):
     decoder = Decoder(monkeypatch, held=7)
     gate = Gate()
     served = serve(gate, batch=8)
-    served._models.find("m").queue.may_prefetch = False
+    served._table.find("m").queue.may_prefetch = False
     first = served.submit(images(png(1)))
     wait_until(lambda: gate.batches)
     given_up = served.submit(images(png(7), *[png(8)] * 3))
@@ -226,7 +226,7 @@ def test_slow_images_are_answered_before_a_model_closes(serve, heavy):
     served = serve(gate, batch=8, instances=2)
     long = [served.submit(images(picture)) for _ in range(4)]
     decoding(decoder, long[0])
-    queue = served._models.find("m").queue
+    queue = served._table.find("m").queue
     ending = threading.Thread(target=served.close)
     ending.start()
     wait_until(lambda: queue.closed)
