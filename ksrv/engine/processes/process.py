@@ -25,6 +25,7 @@ from ksrv._native.process.batch_ring import WorkerRing
 from ksrv.engine.executor import ExecutorAbsent
 from ksrv.engine.processes import messages, uses_ring
 from ksrv.engine.processes.backoff import Backoff
+from ksrv.engine.processes.calls import ProcessCalls
 from ksrv.engine.processes.interpreters import Interpreter, handler_environment, interpreter_for
 from ksrv.engine.processes.link import ChannelClosed, ChannelError, Frame, Link
 from ksrv.engine.processes.messages import ErrorMessage, LoadMessage, LogMessage, MessageType
@@ -186,7 +187,7 @@ class ProcessExecutor:
                 self._batches = ring.batches = ProcessRuns(
                     link,
                     process,
-                    self.submit,
+                    ProcessCalls(link, self.submit),
                     self._lock,
                     has_coroutines=bool(self._spec.concurrency),
                     may_stream=self._spec.may_stream,

@@ -1,4 +1,4 @@
-"""The worker's side of the batches of one handler process, and of the calls to other models that the batches make.
+"""The worker's side of the batches of one handler process; `calls` has the calls to other models that they make.
 
 `run` and `begin` send a batch as a message. A batch in the ring of shared memory is sent without Python
 (`RingDispatcher`); it needs this module only if it makes calls, or if its answer is a message (`take_message`,
@@ -6,8 +6,7 @@
 
 One thread at a time receives the messages of the process: the thread that waits for a batch; the thread of the
 instance, if a batch in the ring sends a message; or, if the handler has coroutines and runs several batches at once, a
-separate thread. A call is submitted when it arrives, and the thread that ends the called request sends its result.
-Every CALL gets one RESULT, even if it was cancelled. The process answers a batch after the results of all its calls.
+separate thread. The process answers a batch after the results of all its calls.
 
 The process runs user code, so an invalid message ends it. A batch is given up at its deadline: a handler that streams
 or has coroutines is notified and has `CANCEL_GRACE_NS` to end the batch; any other process is killed.
@@ -16,21 +15,20 @@ or has coroutines is notified and has `CANCEL_GRACE_NS` to end the batch; any ot
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import suppress
-from dataclasses import KW_ONLY, dataclass, field
+from dataclasses import KW_ONLY, dataclass
 from functools import partial
 from typing import Any
 
 from ksrv._native.process.batch_dispatcher import DispatchedRun
-from ksrv._native.server.response_stream import ResponseStream
 from ksrv.engine.executor import ExecutorAbsent
 from ksrv.engine.processes import messages
-from ksrv.engine.processes.link import ChannelClosed, ChannelError, Frame, Link, Packed
+from ksrv.engine.processes.calls import ProcessCalls
+from ksrv.engine.processes.link import ChannelClosed, ChannelError, Frame, Link
 from ksrv.engine.processes.messages import (
     CHUNK_BYTES_UNDER_WAY,
-    MOST_CALLS,
     NO_BATCH,
     CancelCalls,
     ChunkCredit,
@@ -40,11 +38,11 @@ from ksrv.engine.processes.messages import (
     MessageType,
     chunk_bytes,
 )
+from ksrv.engine.processes.run import Run
 from ksrv.engine.processes.watcher import HandlerProcess
 from ksrv.errors import DeadlineExceeded, HandlerFailed, KsrvError, Overloaded
 from ksrv.handlers.concurrent import Done
-from ksrv.handlers.models import Submit
-from ksrv.request import ExecutorInputs, ExecutorOutputs, InferResponse, RequestHandle
+from ksrv.request import ExecutorInputs, ExecutorOutputs
 
 log = logging.getLogger("ksrv.engine")
 
@@ -55,78 +53,15 @@ FLUSH_NS = 5_000_000
 CANCEL_GRACE_NS = 2_000_000_000
 """How long a handler that was notified of a given-up batch may take to end it."""
 
-LOST = "the result of the call is lost"
 _OF_CALLS = (MessageType.CALL, MessageType.CANCEL_CALL)
 
 
 @dataclass(eq=False)
-class Run:
-    """A batch that a process runs.
-
-    Args:
-        inputs: Returns the batch. A batch of the ring gets its Python form only if a message needs it, and this form is
-            released when no call needs it, because it keeps the bodies of the requests in memory.
-        done: Called once with the outcome; None if a thread waits for the outcome.
-        due_ns: `time.monotonic_ns` at which the batch is given up, or None.
-
-    Attributes:
-        calls: The calls without a result, by their numbers.
-        failure: The outcome if it is decided before the process answers, such as a passed deadline.
-        outcome: The outcome, once the batch has ended.
-        lock: Guards `owed_bytes` and `awaits_room`.
-        owed_bytes: The bytes of chunks that were passed on, for which the process has not got ROOM yet.
-        awaits_room: Whether `_note_room` will be called when the slow client has taken chunks.
-    """
-
-    number: int
-    inputs: Callable[[], ExecutorInputs]
-    done: Done | None = None
-    due_ns: int | None = None
-    calls: dict[int, RequestHandle] = field(default_factory=dict)
-    failure: KsrvError | None = None
-    outcome: ExecutorOutputs | KsrvError | None = None
-    lock: threading.Lock = field(default_factory=threading.Lock)
-    owed_bytes: int = 0
-    awaits_room: bool = False
-    _caller: ExecutorInputs | None = None
-
-    def caller(self) -> ExecutorInputs:
-        """Return the Python form of the batch, for its calls and answers."""
-        batch = self._caller
-        if batch is None:
-            batch = self._caller = self.inputs()
-        return batch
-
-    def hold(self, batch: ExecutorInputs) -> None:
-        """Keep the Python form, because the dispatcher has handed the batch over and can make no other form of it."""
-        self.inputs = lambda: batch
-        self._caller = batch
-
-    def rest(self) -> None:
-        """Release the Python form if none of its calls is under way, because it keeps the bodies of the requests."""
-        if not self.calls:
-            self._caller = None
-
-    def cancel_calls(self, numbers: Iterable[int] | None = None) -> None:
-        """Cancel calls without a result, by default all. Each still gets a result: an error."""
-        for number in list(self.calls) if numbers is None else numbers:
-            pending = self.calls.get(number)  # None if its result is being sent
-            if pending is not None:
-                pending.cancel()
-
-    def cancel_abandoned_calls(self) -> None:
-        """Cancel the calls if no client waits for the batch any more. The handler gets an error for each."""
-        handles = self.caller().handles if self.calls else []
-        if handles and all(handle.done() for handle in handles):
-            self.cancel_calls()
-
-
-@dataclass(eq=False)
 class ProcessRuns:
-    """The batches of one process, and the calls that they make.
+    """The batches of one process.
 
     Args:
-        submit: Submits requests to other models.
+        calls: The calls that the batches make.
         lock: The executor's lock, held while a thread uses the link for a batch, and while the process is replaced.
         has_coroutines: Whether the handler has coroutines, so that several batches run at once.
         may_stream: Whether the handler's code can answer in parts. Only such a handler can end a batch early.
@@ -134,7 +69,7 @@ class ProcessRuns:
 
     link: Link
     process: HandlerProcess
-    submit: Submit
+    calls: ProcessCalls
     lock: threading.Lock
     _: KW_ONLY
     has_coroutines: bool
@@ -149,7 +84,6 @@ class ProcessRuns:
         no_requests = ExecutorInputs({}, 0, [])
         no_requests.beside_others = True
         self._no_batch = Run(NO_BATCH, lambda: no_requests)  # has the calls that belong to no batch
-        self._calls: set[int] = set()  # the numbers of all calls without a result
         self._closed = False
         self._began_ns = time.monotonic_ns()
         self._last_number = 0
@@ -411,7 +345,7 @@ class ProcessRuns:
         if number == NO_BATCH and self.has_coroutines and kind in _OF_CALLS:
             run = self._no_batch
         if kind == MessageType.CALL and run is not None:
-            self._call(run, frame)
+            self.calls.submit(run, frame)
         elif kind == MessageType.CANCEL_CALL:
             # The batch may be gone: the ring's answer may be read before this message.
             note = messages.load(CancelCalls, frame)
@@ -456,93 +390,6 @@ class ProcessRuns:
             run.done(run.outcome)
         except BaseException as error:  # one batch must not end the thread, which serves the others
             log.error("a batch cannot be ended", exc_info=error)
-
-    # ---- calls ------------------------------------------------------------------------------
-
-    def _call(self, run: Run, frame: Frame) -> None:
-        """Submit the request of a CALL to its model."""
-        number, request, is_streamed = messages.unpack_call(frame)
-        if is_streamed:
-            request.stream = stream = ResponseStream(
-                lambda: self._hand_on_call(run.number, number, stream)
-            )
-        if number in self._calls:
-            raise ChannelError(f"it made call {number} twice")
-        # `waiting`: the link keeps messages, because the socket had no room. Results among them were not taken.
-        not_taken = self.link.waiting and self.link.count(MessageType.RESULT)
-        if len(self._calls) + not_taken >= MOST_CALLS:
-            raise ChannelError(f"it made more than {MOST_CALLS} calls without taking their results")
-        try:
-            pending = self.submit(request, run.caller())
-        except KsrvError as error:
-            run.rest()
-            self.send_result(run.number, number, error)
-            return
-        self._calls.add(number)
-        run.calls[number] = pending
-        pending.add_done_callback(partial(self._end_call, run, number))
-
-    def _end_call(self, run: Run, number: int, ended: RequestHandle) -> None:
-        """Send the result of a call. Runs on the thread that ended the called request."""
-        del run.calls[number]
-        run.rest()
-        outcome: InferResponse | KsrvError
-        try:
-            outcome = ended.wait()
-        except KsrvError as error:
-            outcome = error
-        # It must not end the thread, which belongs to the called model.
-        except BaseException as error:
-            log.error("the result of a call between models is lost", exc_info=error)
-            outcome = HandlerFailed(LOST)
-        self._calls.discard(number)
-        self.send_result(run.number, number, outcome)
-
-    def _hand_on_call(self, batch_number: int, number: int, stream: ResponseStream) -> None:
-        """Send the intermediate answers to a call that have arrived, without limit: the handler keeps them."""
-        for response in stream.take_all(0):
-            self.send_result(batch_number, number, response, MessageType.CALL_CHUNK)
-
-    def send_result(
-        self,
-        batch_number: int,
-        number: int,
-        outcome: InferResponse | KsrvError,
-        kind: MessageType = MessageType.RESULT,
-    ) -> None:
-        """Send the result of a call, or an intermediate result. It is kept if the socket has no room."""
-        failure: KsrvError | None = None
-        nbytes = 0
-        if isinstance(outcome, KsrvError):
-            failure = outcome
-        else:
-            nbytes = sum(tensor.nbytes for tensor in outcome.outputs)
-            try:
-                packed = self._pack_result(number, outcome, nbytes)
-            except MemoryError as error:
-                failure = Overloaded(str(error), "memory")
-            except KsrvError as error:
-                failure = error.with_traceback(None)  # its frames would keep the result in memory
-            except Exception as error:
-                log.error("the result of a call between models is lost", exc_info=error)
-                failure = HandlerFailed(LOST)
-        if failure is not None:
-            answer = ExecutorOutputs([], {0: failure})
-            packed, nbytes = messages.pack_answer(answer, self.link, number), 0
-        with suppress(ChannelClosed):  # the receiving thread ends the batch
-            self.link.send(kind, packed, batch_number=batch_number, nbytes=nbytes)
-
-    def _pack_result(self, number: int, response: InferResponse, nbytes: int) -> Packed:
-        kept, most = self.link.kept_bytes, self.link.most_received
-        if kept and kept + nbytes > most:
-            raise Overloaded(
-                f"the results of calls that the handler has not taken have {kept} bytes, and this result has "
-                f"{nbytes}; together they have at most {most}, the larger of --limits-body and "
-                f"--limits-in-flight. Take results before you make further calls"
-            )
-        parameters = {0: dict(response.parameters)} if response.parameters else None
-        answer = ExecutorOutputs(response.outputs, parameters=parameters)
-        return messages.pack_answer(answer, self.link, number)
 
     # ---- chunks -----------------------------------------------------------------------------
 

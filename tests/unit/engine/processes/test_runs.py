@@ -10,6 +10,7 @@ import pytest
 from ksrv._native.memory import buffer_pool
 from ksrv.engine.executor import ExecutorDied
 from ksrv.engine.processes import messages
+from ksrv.engine.processes.calls import ProcessCalls
 from ksrv.engine.processes.link import EMPTY, Link
 from ksrv.engine.processes.messages import MOST_CALLS, CancelCalls, MessageType
 from ksrv.engine.processes.runs import ProcessRuns
@@ -49,7 +50,7 @@ class Process:
         self.batches = ProcessRuns(
             near,
             SimpleNamespace(died=lambda: ExecutorDied("it died"), violated=self._note, ending=None),
-            lambda request, caller: pending,
+            ProcessCalls(near, lambda request, caller: pending),
             threading.Lock(),
             has_coroutines=False,
             may_stream=False,
@@ -153,7 +154,7 @@ def test_batch_begun_during_replacement_ends_once(ends):
     batches = ProcessRuns(
         near,
         SimpleNamespace(died=lambda: ExecutorDied("it died")),
-        lambda request, caller: None,
+        ProcessCalls(near, lambda request, caller: None),
         threading.Lock(),
         has_coroutines=True,
         may_stream=False,
@@ -183,7 +184,7 @@ def test_process_that_reads_no_results_may_not_call(process):
 def test_unread_results_count_as_calls(process):
     link = process.batches.link
     while link.count(MessageType.RESULT) < MOST_CALLS:
-        process.batches.send_result(1, 1, InferResponse("m", "", "", []))
+        process.batches.calls.send_result(1, 1, InferResponse("m", "", "", []))
     assert not process.call(1)
     assert "without taking their results" in str(process.violation)
 
@@ -196,9 +197,9 @@ def test_unread_results_are_limited_in_bytes(ends, process):
     result = InferResponse("m", "", "", [tensor])
     sent = 0
     while link.kept_bytes < 800_000:
-        batches.send_result(1, sent, result)
+        batches.calls.send_result(1, sent, result)
         sent += 1
-    batches.send_result(1, sent, result)
+    batches.calls.send_result(1, sent, result)
     assert link.kept_bytes < 1_000_000
 
     def taken():
@@ -215,14 +216,14 @@ def test_unread_results_are_limited_in_bytes(ends, process):
     assert "has not taken" in error.message
     assert "at most 1000000" in error.message
     assert link.kept_bytes == link.waiting == 0
-    batches.send_result(1, sent + 1, result)
+    batches.calls.send_result(1, sent + 1, result)
     assert taken()[1].tensors[0].nbytes == 400_000
 
 
 def test_result_with_too_many_tensors_becomes_an_error(ends, process):
     _, far = ends
     many = [Tensor("y", "FP32", (0,), np.ones(0, "f4"))] * 65_537
-    process.batches.send_result(1, 5, InferResponse("m", "", "", many))
+    process.batches.calls.send_result(1, 5, InferResponse("m", "", "", many))
     number, outputs = messages.unpack_answer(far.receive())
     error = outputs.failures[0]
     assert number == 5
@@ -232,7 +233,7 @@ def test_result_with_too_many_tensors_becomes_an_error(ends, process):
 def test_unsendable_result_is_reported_as_lost(ends, process, caplog):
     _, far = ends
     wrong = [Tensor("y", "FP32", (1,), np.ones(1, "f8"))]
-    process.batches.send_result(1, 5, InferResponse("m", "", "", wrong))
+    process.batches.calls.send_result(1, 5, InferResponse("m", "", "", wrong))
     number, outputs = messages.unpack_answer(far.receive())
     error = outputs.failures[0]
     assert (number, error.message) == (5, "the result of the call is lost")
