@@ -180,6 +180,15 @@ def block_under(object buffer not None) -> tuple[Any, int]:
     return block, start
 
 
+def block_of(object array: np.ndarray[Any, Any]) -> Block | None:
+    """Return the block that an array is a view of; None for other memory."""
+    while isinstance(array, numpy.ndarray):
+        array = array.base
+    if isinstance(array, memoryview):
+        array = array.obj
+    return array if isinstance(array, Block) else None
+
+
 def adopt_fd(int fd, size_t nbytes) -> Block:
     """Map a memfd that another process sent, and take ownership of its descriptor.
 

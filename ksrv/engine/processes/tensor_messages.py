@@ -153,16 +153,12 @@ class TensorWriter:
 
     def _in_block(self, array: np.ndarray[Any, Any]) -> Part | None:
         """Return the part of a block that an array views, or None if a message cannot name its memory."""
-        owner: Any = array
-        while isinstance(owner, np.ndarray):
-            owner = owner.base
-        if isinstance(owner, memoryview):
-            owner = owner.obj
-        number = self._number_of(owner) if isinstance(owner, Block) else None
-        if number is None:
+        block = buffer_pool.block_of(array)
+        number = None if block is None else self._number_of(block)
+        if block is None or number is None:
             return None
         address = array.__array_interface__["data"][0]
-        return Part(number, address - owner.address, array.nbytes)
+        return Part(number, address - block.address, array.nbytes)
 
     def _number_of(self, block: Block, most: int = DIRECT_BLOCKS) -> int | None:
         """Return the index of a block in `blocks`, which it is added to; None if the message cannot name it.

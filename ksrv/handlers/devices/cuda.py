@@ -103,7 +103,7 @@ class CudaDevice(Device):
         source = self._torch.from_numpy(array if array.flags.writeable else _unlocked(array))
         if _thread.device is not self:
             return self._copy_in(source, wait=True)
-        block = block_of(array)
+        block = buffer_pool.block_of(array)
         if block is not None:
             block.pin()
         tensor = self._copy_in(source, wait=False)
@@ -268,16 +268,6 @@ class CudaDevice(Device):
 
     def _synchronise(self) -> None:
         self._stream.synchronize()
-
-
-def block_of(array: Array) -> Block | None:
-    """Return the block that an array is a view of; None for other memory."""
-    owner: Any = array
-    while isinstance(owner, np.ndarray):
-        owner = owner.base
-    if isinstance(owner, memoryview):
-        owner = owner.obj
-    return owner if isinstance(owner, Block) else None
 
 
 class _Unlocked:
