@@ -64,12 +64,11 @@ Push Queue::admit(Request *request, Line **line, std::int64_t now) noexcept {
     if (places_ >= capacity_) return PUSH_FULL;
     try {
         *line = &lines_[level(request)];
-        if (request->deadline_ns != NEVER) deadlines_.push_back(request);
+        if (request->deadline_ns != NEVER) deadlines_.add(request);
     } catch (const std::bad_alloc &) {
         drop_empty_line(level(request));
         return PUSH_MEMORY;
     }
-    if (request->deadline_ns != NEVER) sift_up(deadlines_.size() - 1);
     request->enqueued_ns = now;
     request->queue = this;
     retain(request);
@@ -257,7 +256,7 @@ bool Queue::end(Request *request, State state, std::int64_t now) noexcept {
         unlink(request);
         leave_sequence(request);
     }
-    forget_deadline(request);
+    deadlines_.remove(request);
     leave_place(request);
     request->ended_in = before;
     request->ended_ns = now;
@@ -350,8 +349,8 @@ std::int64_t Queue::expire(std::int64_t now) noexcept {
     std::int64_t upcoming = NEVER;
     {
         std::lock_guard<std::mutex> guard(mutex_);
-        while (!deadlines_.empty() && deadlines_.front()->deadline_ns <= now) {
-            Request *request = deadlines_.front();
+        while (deadlines_.earliest_ns() <= now) {
+            Request *request = deadlines_.first();
             const bool running = request->state.load(std::memory_order_relaxed) == STATE_RUNNING;
             end(request, STATE_EXPIRED, now);
             counters[running ? COUNT_EXPIRED_RUNNING : COUNT_EXPIRED_QUEUED].fetch_add(
@@ -366,7 +365,7 @@ std::int64_t Queue::expire(std::int64_t now) noexcept {
             request->next = ended;
             ended = request;
         }
-        if (!deadlines_.empty()) upcoming = deadlines_.front()->deadline_ns;
+        upcoming = deadlines_.earliest_ns();
     }
     while (ended != nullptr) {
         Request *request = ended;
@@ -416,47 +415,6 @@ bool Queue::wait_empty(std::int64_t until_ns) noexcept {
         empty_.wait_until(lock, until_ns);
     }
     return true;
-}
-
-// ---- deadlines ------------------------------------------------------------------------------
-
-void Queue::sift_up(std::size_t index) noexcept {
-    Request *request = deadlines_[index];
-    while (index > 0) {
-        const std::size_t parent = (index - 1) / 2;
-        if (deadlines_[parent]->deadline_ns <= request->deadline_ns) break;
-        place(index, deadlines_[parent]);
-        index = parent;
-    }
-    place(index, request);
-}
-
-void Queue::sift_down(std::size_t index) noexcept {
-    Request *request = deadlines_[index];
-    for (;;) {
-        std::size_t child = 2 * index + 1;
-        if (child >= deadlines_.size()) break;
-        if (child + 1 < deadlines_.size() && before(child + 1, child)) ++child;
-        if (request->deadline_ns <= deadlines_[child]->deadline_ns) break;
-        place(index, deadlines_[child]);
-        index = child;
-    }
-    place(index, request);
-}
-
-void Queue::forget_deadline(Request *request) noexcept {
-    const std::size_t index = request->heap_index;
-    if (index == NOWHERE) return;
-    request->heap_index = NOWHERE;
-    Request *last = deadlines_.back();
-    deadlines_.pop_back();
-    if (last == request) return;
-    place(index, last);
-    if (index > 0 && before(index, (index - 1) / 2)) {
-        sift_up(index);
-    } else {
-        sift_down(index);
-    }
 }
 
 }  // namespace ksrv

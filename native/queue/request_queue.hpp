@@ -28,6 +28,7 @@
 
 #include "base/monotonic_condition.hpp"
 #include "memory/memory_budget.hpp"
+#include "queue/deadline_heap.hpp"
 #include "queue/request.hpp"
 
 namespace ksrv {
@@ -254,17 +255,6 @@ class Queue {
     void drop_empty_line(std::uint32_t level) noexcept;
     void leave_sequence(Request *request) noexcept;
 
-    bool before(std::size_t a, std::size_t b) const noexcept {
-        return deadlines_[a]->deadline_ns < deadlines_[b]->deadline_ns;
-    }
-    void place(std::size_t index, Request *request) noexcept {
-        deadlines_[index] = request;
-        request->heap_index = index;
-    }
-    void sift_up(std::size_t index) noexcept;
-    void sift_down(std::size_t index) noexcept;
-    void forget_deadline(Request *request) noexcept;
-
     Take try_take(std::size_t slot, Request **out, std::size_t room, std::size_t *count,
                   std::uint64_t max_rows, std::int64_t delay_ns, std::int64_t *wake) noexcept;
 
@@ -273,7 +263,7 @@ class Queue {
     std::mutex mutex_;
     MonotonicCondition instances_, prefetcher_, empty_;
     std::map<std::uint32_t, Line> lines_;    // by `level`
-    std::vector<Request *> deadlines_;       // a heap; the first has the earliest deadline
+    DeadlineHeap deadlines_;                 // of waiting and running requests
     const std::size_t capacity_;
     Line held_back_;           // requests that wait for others of their sequences
     std::size_t queued_ = 0;   // in the lines

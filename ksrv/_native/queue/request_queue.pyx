@@ -82,17 +82,7 @@ cdef class Queue:
         Returns:
             `OK`, `FULL`, `BYTES_IN_FLIGHT`, `CLOSED`, `EXPIRED` or `NO_MEMORY`.
         """
-        if handle.native.state.load() != STATE_NEW:
-            raise ValueError("a handle is pushed once")
-        # The request's reference to its handle, which the taking batch takes over.
-        Py_INCREF(handle)
-        # A short critical section: releasing the GIL would cost more than it saves. NULL: claim no
-        # slot.
-        cdef Push pushed = self.queue.push(handle.native, NULL)
-        if pushed != PUSH_OK:
-            self.queue.refused(pushed)  # count the refusal
-            Py_DECREF(handle)
-        return <int>pushed
+        return _push(self.queue, handle, NULL, False)
 
     def push_inline(self, NativeHandle handle not None, bint caller_blocks=False) -> int:
         """As `push`, but an idle instance's slot may be claimed.
@@ -106,18 +96,8 @@ cdef class Queue:
         Returns:
             As `push`, or -1 - SLOT if the slot SLOT was claimed.
         """
-        cdef Push pushed
         cdef size_t slot = 0
-        if handle.native.state.load() != STATE_NEW:
-            raise ValueError("a handle is pushed once")
-        Py_INCREF(handle)  # as in `push`
-        pushed = self.queue.push(handle.native, &slot, caller_blocks)
-        if pushed != PUSH_OK:
-            # PUSH_INLINE is not counted as a refusal. The caller has the handle, so no batch takes
-            # it.
-            self.queue.refused(pushed)
-            Py_DECREF(handle)
-        return -1 - <int>slot if pushed == PUSH_INLINE else <int>pushed
+        return _push(self.queue, handle, &slot, caller_blocks)
 
     def return_slot(self, size_t slot) -> None:
         """Return a claimed slot to its instance."""
@@ -380,6 +360,23 @@ cdef class Queue:
     def counts(self) -> dict[str, int]:
         """Return how many requests ended without an answer, by the reasons of `COUNTED`."""
         return {reason: self.queue.counters[i].load() for i, reason in enumerate(COUNTED)}
+
+
+cdef int _push(
+    CQueue *queue, NativeHandle handle, size_t *slot, bint caller_blocks
+) except? -1:
+    """Push a handle, and claim a slot unless `slot` is NULL; see `Queue.push` and `push_inline`."""
+    if handle.native.state.load() != STATE_NEW:
+        raise ValueError("a handle is pushed once")
+    # The request's reference to its handle, which the taking batch takes over.
+    Py_INCREF(handle)
+    # A short critical section: releasing the GIL would cost more than it saves.
+    cdef Push pushed = queue.push(handle.native, slot, caller_blocks)
+    if pushed != PUSH_OK:
+        # If the caller has claimed a slot, it has the handle, and no batch takes it.
+        queue.refused(pushed)  # counts the refusal, except of PUSH_INLINE
+        Py_DECREF(handle)
+    return -1 - <int>slot[0] if pushed == PUSH_INLINE else <int>pushed
 
 
 cdef void _call(object count, list result) noexcept:
