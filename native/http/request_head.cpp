@@ -7,6 +7,7 @@
 #include "base/own_host.hpp"
 #include "http/characters.hpp"
 #include "http/request_head.hpp"
+#include "http/request_target.hpp"
 
 #include <cstring>
 
@@ -133,16 +134,6 @@ HeadFault name_fault(const unsigned char *name, const unsigned char *at, const u
     return colon && *name != ':' ? HeadFault::field_name : HeadFault::field_line;
 }
 
-// If a path begins with the mount prefix, moves it past the prefix.
-bool below_mount(const unsigned char *&path, const unsigned char *end, const HeadLimits &limits) noexcept {
-    const size_t length = limits.mount_length;
-    if (static_cast<size_t>(end - path) < length || memcmp(path, limits.mount, length) != 0) return false;
-    const unsigned char *const rest = path + length;
-    if (rest != end && *rest != '/' && *rest != '?') return false;
-    path = rest;
-    return true;
-}
-
 // Whether an `Accept` value may ask for a stream of answers: `text/event-stream`, or JSON lines.
 bool names_stream(const unsigned char *at, const unsigned char *end) noexcept {
     for (; end - at >= 5; ++at) {
@@ -153,110 +144,6 @@ bool names_stream(const unsigned char *at, const unsigned char *end) noexcept {
     }
     return false;
 }
-
-// Parses a name up to `/`. False if it is empty, longer than 63 bytes, or has invalid bytes. `.` and `..` are not
-// names, because a proxy that normalises the path would take them for another path.
-bool segment(const unsigned char *&at, const unsigned char *end, const unsigned char *data,
-             Span *span) noexcept {
-    const unsigned char *start = at;
-    while (at < end && is(*at, NAME)) ++at;
-    const size_t length = static_cast<size_t>(at - start);
-    if (length == 0 || length > 63) return false;
-    if (start[0] == '.' && (length == 1 || (length == 2 && start[1] == '.'))) return false;
-    span->offset = static_cast<uint32_t>(start - data);
-    span->length = static_cast<uint32_t>(length);
-    return true;
-}
-
-template <size_t N>
-inline bool literal(const unsigned char *&at, const unsigned char *end, const char (&text)[N]) noexcept {
-    if (static_cast<size_t>(end - at) < N - 1 || memcmp(at, text, N - 1) != 0) return false;
-    at += N - 1;
-    return true;
-}
-
-// Whether "/v2/models/NAME" is not a model but a route about all models: "stats".
-bool names_no_model(const Span &name, const unsigned char *data) noexcept {
-    const unsigned char *at = data + name.offset;
-    return literal(at, at + name.length, "stats") && name.length == 5;
-}
-
-// Whether a GET or HEAD can be answered without a handler: metadata, readiness, statistics, metrics.
-bool is_question(const unsigned char *at, const unsigned char *end) noexcept {
-    if (!literal(at, end, "/v2") && !literal(at, end, "/v1") && !literal(at, end, "/metrics") &&
-        !literal(at, end, "/ping"))
-        return false;
-    return at == end || *at == '/' || *at == '?';
-}
-
-// The route of a target. Route::none if it has none.
-Route target_route(bool post, const unsigned char *at, const unsigned char *end,
-                   const unsigned char *data, Head *head) noexcept {
-    if (!literal(at, end, "/v2")) return Route::none;
-    if (at == end) return post ? Route::none : Route::server;
-    if (!post && literal(at, end, "/health/")) {
-        if (literal(at, end, "live")) return at == end ? Route::live : Route::none;
-        if (literal(at, end, "ready")) return at == end ? Route::ready : Route::none;
-        return Route::none;
-    }
-    Span name, version;
-    if (!literal(at, end, "/models/") || !segment(at, end, data, &name)) return Route::none;
-    if (literal(at, end, "/versions/") && !segment(at, end, data, &version)) return Route::none;
-    Route route = Route::metadata;
-    if (post) {
-        if (!literal(at, end, "/infer")) return Route::none;
-        route = Route::infer;
-    } else if (literal(at, end, "/ready")) {
-        route = Route::model_ready;
-    }
-    if (at != end) return Route::none;
-    if (route == Route::metadata && version.length == 0 && names_no_model(name, data))
-        return Route::none;
-    head->name = name;
-    head->version = version;
-    return route;
-}
-
-// Whether a target is a path with names, such as /v1/models/{name}:predict.
-bool is_plain_path(const std::string &path, const unsigned char *at, const unsigned char *end,
-                   const unsigned char *data, Head *head) noexcept {
-    for (const char *c = path.c_str(); *c; ++c) {
-        if (*c == '{') {
-            if (!segment(at, end, data, c[1] == 'n' ? &head->name : &head->version)) return false;
-            while (*c != '}') ++c;
-        } else if (at == end || *at++ != static_cast<unsigned char>(*c)) {
-            return false;
-        }
-    }
-    return at == end;
-}
-
-}  // namespace
-
-bool is_host(const unsigned char *text, size_t length) noexcept {
-    const unsigned char *at = text, *const end = text + length;
-    if (at == end) return true;
-    const bool literal = *at == '[';  // an IPv6 address
-    if (literal) ++at;
-    const unsigned char *const name = at;
-    while (at < end) {
-        if (is(*at, HOST) || (literal && *at == ':')) {
-            ++at;
-        } else if (*at == '%' && end - at >= 3 && is(at[1], HEX) && is(at[2], HEX)) {
-            at += 3;
-        } else {
-            break;
-        }
-    }
-    if (at == name) return false;
-    if (literal && (at == end || *at++ != ']')) return false;
-    if (at == end) return true;
-    if (*at++ != ':') return false;
-    while (at < end && is(*at, DIGIT)) ++at;
-    return at == end;
-}
-
-namespace {
 
 enum class Ending : uint8_t { open, found, never };
 
@@ -295,13 +182,6 @@ bool method(const unsigned char *&at, const unsigned char *end) noexcept {
     while (at < end && is(*at, TOKEN) && !(*at >= 'a' && *at <= 'z') && *at != '#') ++at;
     const size_t length = static_cast<size_t>(at - start);
     return length >= METHOD_LEAST && length <= METHOD_MOST && at < end && *at++ == ' ';
-}
-
-// Whether a target has the absolute form (RFC 9112 3.2.2): a scheme (RFC 3986 3.1) and an authority, to which `at` moves.
-bool is_absolute(const unsigned char *&at, const unsigned char *end) noexcept {
-    const unsigned char *const start = at;
-    while (at < end && (is(*at, FIELD) || *at == '+' || *at == '.')) ++at;
-    return at > start && !is(*start, DIGIT) && *start != '-' && literal(at, end, "://");
 }
 
 // The fault in a malformed request line, or in its method, target or version.

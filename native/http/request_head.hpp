@@ -121,10 +121,6 @@ struct Head {
     bool question = false;        // a GET or HEAD that can be answered without a handler
 };
 
-// Whether a value of Host, without surrounding blanks, is a host with an optional port (RFC 3986 3.2.2), or empty, as
-// for a target without authority (RFC 9112 3.2).
-bool is_host(const unsigned char *text, size_t length) noexcept;
-
 // Classifies the bytes that a connection has received since its last message. `searched` stores the progress of the
 // search for the end of the head. It must be 0 at the start of a message.
 Verdict classify_head(const unsigned char *data, size_t filled, size_t *searched,
