@@ -210,6 +210,9 @@ cdef class RequestBatch(ExecutorInputs):
         return False
 
 
+# ---- the requests -------------------------------------------------------------------------------
+
+
 cdef FastRequest *_fast(handle) noexcept:
     return <FastRequest *>(<NativeHandle>handle).native
 
@@ -232,6 +235,40 @@ cdef bint _pads(object handle) except -1:
     if type(handle) is FastHandle:
         return _fast(handle).signature.lengths.get() != NULL
     return len(handle.lengths) > 0
+
+
+cdef bint _are_fast(list handles) noexcept:
+    """Whether all requests of a batch are fast-path requests."""
+    for handle in handles:
+        if type(handle) is not FastHandle:
+            return False
+    return True
+
+
+cdef Py_ssize_t _rows_of(list handles) noexcept:
+    cdef Py_ssize_t rows = 0
+    for handle in handles:
+        rows += (<NativeHandle>handle).native.rows
+    return rows
+
+
+cdef Tensor _tensor(handle, name):
+    """Return an input of a request that Python parsed, or None if the request does not have it."""
+    for tensor in handle.request.inputs:
+        if (<Tensor?>tensor).name == name:
+            return <Tensor>tensor
+    return None
+
+
+cdef RequestBatch ksrv_new_batch(object model, object lease, list handles):
+    cdef RequestBatch made = RequestBatch.__new__(RequestBatch)
+    made.model = model
+    made.lease = lease
+    made.handles = handles
+    return made
+
+
+# ---- the form of the rows -----------------------------------------------------------------------
 
 
 cdef int _begin_rows(RequestBatch self) except -1:
@@ -287,90 +324,54 @@ cdef InputSignature _signature(tuple form) except *:
     return made
 
 
-cdef dict _received_tensors(object handle):
-    """Return the tensors of a single fast-path request: views of its body."""
-    cdef FastRequest *request = _fast(handle)
-    cdef ModelEndpoint endpoint = <ModelEndpoint>request.signature.endpoint
-    cdef dict found = {}
-    cdef size_t i
-    BufferPool.retain(request.block)
-    block = ksrv_wrap(request.block)
-    for i in range(request.signature.inputs.size()):
-        _add_input(
-            found, <tuple>endpoint.inputs[<Py_ssize_t>i], request.signature.inputs[i],
-            request.rows, request.layout.row_length, block,
-            request.body_offset + request.layout.offsets[i],
-        )
-    return found
+# ---- joining rows in blocks ---------------------------------------------------------------------
 
 
-cdef cnp.ndarray _array(
-    const InputSignature &declared, uint64_t rows, uint64_t row_length, Block block,
-    uint64_t offset
-):
-    """Return rows in a block as an array, which keeps the block alive."""
-    cdef cnp.npy_intp sizes[RANK_LIMIT]
-    cdef size_t i
-    sizes[0] = <cnp.npy_intp>rows
-    for i in range(declared.tail.size()):
-        sizes[i + 1] = <int64_t>row_length if declared.tail[i] == -1 else declared.tail[i]
-    return new_array(
-        DTYPES[<int>declared.datatype], <int>declared.tail.size() + 1, sizes,
-        block.block.data + offset, block,
-    )
+cdef list _add_rows(RequestBatch self, list handles):
+    """Copy or decode the rows of requests into the blocks, after the rows that are there.
 
-
-cdef int _add_input(
-    dict found, tuple form, const InputSignature &declared, uint64_t rows, uint64_t row_length,
-    Block block, uint64_t offset
-) except -1:
-    """Add the tensor of an input whose rows are in a block. `form`: see `ModelEndpoint.inputs`."""
-    cdef cnp.ndarray array = _array(declared, rows, row_length, block, offset)
-    cdef object name = form[0], tail = form[2]
-    if rows == 1 and len(form) > 6:
-        shape = form[6]  # made once for each model, because most requests have one row
-    elif declared.padded:
-        shape = (<object>array).shape
+    Returns:
+        The requests whose images cannot be decoded, with their errors.
+    """
+    cdef RowWriter writer
+    cdef vector[unsigned char *] targets  # the first new row of each input
+    cdef uint64_t first = self.count
+    cdef list arrays = []
+    cdef bint images = False
+    cdef Py_ssize_t i
+    if self.endpoint is None:
+        _use_endpoint(self, handles)
+    # Collect the requests, then compute the sizes of their rows, which need the longest row.
+    writer.begin(self.signatures[0])
+    for handle in handles:
+        if type(handle) is FastHandle:
+            writer.add(_fast(handle)[0])
+        else:
+            images |= _add_parsed(self, writer, <NativeHandle>handle, arrays)
+    if self.endpoint is not None and self.endpoint.signature.lengths.get() != NULL:
+        self.row_length = self.endpoint.signature.lengths.get().padded(writer.row_length)
+    writer.plan(self.row_length)
+    if writer.missing.size():  # images of a new size
+        ksrv_plan_images(self.endpoint, writer)
+        writer.plan(self.row_length)
+    # Copy and decode into the blocks.
+    _reserve(self, max(first + writer.rows, self.largest))
+    for i in range(len(self.blocks)):
+        targets.push_back(_row(self, i, first))
+    if writer.has_images() or writer.copied > WITHOUT_GIL_BYTES:
+        with nogil:
+            writer.write(targets.data())
     else:
-        shape = (rows,) + <tuple>tail
-    found[name] = ksrv_tensor(name, form[1], shape, array)
-    return 0
-
-
-cdef int ksrv_plan_images(ModelEndpoint endpoint, RowWriter &writer) except -1:
-    cdef PictureSize size
-    for size in writer.missing:
-        try:
-            (<FastImages>endpoint.images[<Py_ssize_t>size.input]).plan(
-                size.height, size.width, size.channels
-            )
-        except Exception:
-            # Python decodes its pictures without a plan, so that only the faulty requests fail
-            pass
-    return 0
-
-
-cdef Tensor _tensor(handle, name):
-    """Return an input of a request that Python parsed, or None if the request does not have it."""
-    for tensor in handle.request.inputs:
-        if (<Tensor?>tensor).name == name:
-            return <Tensor>tensor
-    return None
-
-
-cdef bint _fits(const InputSignature &declared, cnp.ndarray array, uint64_t row_length) noexcept:
-    """Whether the rows of an array have a size that the rows of the batch have room for."""
-    cdef size_t i
-    cdef int64_t size, room
-    if (<size_t>cnp.PyArray_NDIM(array) != declared.tail.size() + 1
-            or <size_t>cnp.PyArray_ITEMSIZE(array) != item_size_of(declared.datatype)):
-        return False
-    for i in range(declared.tail.size()):
-        size = cnp.PyArray_DIMS(array)[i + 1]
-        room = <int64_t>row_length if declared.tail[i] == -1 else declared.tail[i]
-        if size > room or (size != room and not declared.padded):
-            return False
-    return True
+        writer.write(targets.data())
+    self.count = first + writer.rows
+    if not writer.left.size() and not images:
+        return []
+    # Python decodes the rest: other formats, and JPEGs that the native decoder rejected.
+    try:
+        return _prepare_left(self, handles, first, writer.left, images)
+    except BaseException:
+        self.count = first  # the caller answers these requests; others may use their rows
+        raise
 
 
 cdef bint _add_parsed(
@@ -421,6 +422,21 @@ cdef bint _add_parsed(
     return images
 
 
+cdef bint _fits(const InputSignature &declared, cnp.ndarray array, uint64_t row_length) noexcept:
+    """Whether the rows of an array have a size that the rows of the batch have room for."""
+    cdef size_t i
+    cdef int64_t size, room
+    if (<size_t>cnp.PyArray_NDIM(array) != declared.tail.size() + 1
+            or <size_t>cnp.PyArray_ITEMSIZE(array) != item_size_of(declared.datatype)):
+        return False
+    for i in range(declared.tail.size()):
+        size = cnp.PyArray_DIMS(array)[i + 1]
+        room = <int64_t>row_length if declared.tail[i] == -1 else declared.tail[i]
+        if size > room or (size != room and not declared.padded):
+            return False
+    return True
+
+
 cdef int _reserve(RequestBatch self, uint64_t rows) except -1:
     """Lease blocks for the batch's rows, or larger blocks for more rows."""
     cdef uint64_t row_bytes, room = max(self.block_rows, rows)
@@ -450,6 +466,19 @@ cdef unsigned char *_row(RequestBatch self, Py_ssize_t i, uint64_t row) noexcept
         (<Block>self.blocks[i]).block.data
         + row * self.signatures[0][<size_t>i].bytes_of_row(self.row_length)
     )
+
+
+cdef int ksrv_plan_images(ModelEndpoint endpoint, RowWriter &writer) except -1:
+    cdef PictureSize size
+    for size in writer.missing:
+        try:
+            (<FastImages>endpoint.images[<Py_ssize_t>size.input]).plan(
+                size.height, size.width, size.channels
+            )
+        except Exception:
+            # Python decodes its pictures without a plan, so that only the faulty requests fail
+            pass
+    return 0
 
 
 cdef list _prepare_left(
@@ -508,53 +537,6 @@ cdef list _prepare_left(
     return list(bad.values())
 
 
-cdef list _add_rows(RequestBatch self, list handles):
-    """Copy or decode the rows of requests into the blocks, after the rows that are there.
-
-    Returns:
-        The requests whose images cannot be decoded, with their errors.
-    """
-    cdef RowWriter writer
-    cdef vector[unsigned char *] targets  # the first new row of each input
-    cdef uint64_t first = self.count
-    cdef list arrays = []
-    cdef bint images = False
-    cdef Py_ssize_t i
-    if self.endpoint is None:
-        _use_endpoint(self, handles)
-    # Collect the requests, then compute the sizes of their rows, which need the longest row.
-    writer.begin(self.signatures[0])
-    for handle in handles:
-        if type(handle) is FastHandle:
-            writer.add(_fast(handle)[0])
-        else:
-            images |= _add_parsed(self, writer, <NativeHandle>handle, arrays)
-    if self.endpoint is not None and self.endpoint.signature.lengths.get() != NULL:
-        self.row_length = self.endpoint.signature.lengths.get().padded(writer.row_length)
-    writer.plan(self.row_length)
-    if writer.missing.size():  # images of a new size
-        ksrv_plan_images(self.endpoint, writer)
-        writer.plan(self.row_length)
-    # Copy and decode into the blocks.
-    _reserve(self, max(first + writer.rows, self.largest))
-    for i in range(len(self.blocks)):
-        targets.push_back(_row(self, i, first))
-    if writer.has_images() or writer.copied > WITHOUT_GIL_BYTES:
-        with nogil:
-            writer.write(targets.data())
-    else:
-        writer.write(targets.data())
-    self.count = first + writer.rows
-    if not writer.left.size() and not images:
-        return []
-    # Python decodes the rest: other formats, and JPEGs that the native decoder rejected.
-    try:
-        return _prepare_left(self, handles, first, writer.left, images)
-    except BaseException:
-        self.count = first  # the caller answers these requests; others may use their rows
-        raise
-
-
 cdef int _keep_rows(RequestBatch self, list handles, set kept) except -1:
     """Drop the rows of requests that are not in `kept`. `handles` are all requests with rows."""
     cdef uint64_t first = 0, to = 0, nbytes
@@ -572,6 +554,26 @@ cdef int _keep_rows(RequestBatch self, list handles, set kept) except -1:
         first += rows
     self.count = to
     return 0
+
+
+# ---- the tensors of the batch -------------------------------------------------------------------
+
+
+cdef dict _received_tensors(object handle):
+    """Return the tensors of a single fast-path request: views of its body."""
+    cdef FastRequest *request = _fast(handle)
+    cdef ModelEndpoint endpoint = <ModelEndpoint>request.signature.endpoint
+    cdef dict found = {}
+    cdef size_t i
+    BufferPool.retain(request.block)
+    block = ksrv_wrap(request.block)
+    for i in range(request.signature.inputs.size()):
+        _add_input(
+            found, <tuple>endpoint.inputs[<Py_ssize_t>i], request.signature.inputs[i],
+            request.rows, request.layout.row_length, block,
+            request.body_offset + request.layout.offsets[i],
+        )
+    return found
 
 
 cdef dict _joined_tensors(RequestBatch self, list handles):
@@ -608,92 +610,46 @@ cdef Tensor _elements(Tensor first, list handles, uint64_t rows):
     return ksrv_tensor(first.name, first.datatype, (rows,) + first.shape[1:], elements)
 
 
-cdef RequestBatch ksrv_new_batch(object model, object lease, list handles):
-    cdef RequestBatch made = RequestBatch.__new__(RequestBatch)
-    made.model = model
-    made.lease = lease
-    made.handles = handles
-    return made
+cdef int _add_input(
+    dict found, tuple form, const InputSignature &declared, uint64_t rows, uint64_t row_length,
+    Block block, uint64_t offset
+) except -1:
+    """Add the tensor of an input whose rows are in a block. `form`: see `ModelEndpoint.inputs`."""
+    cdef cnp.ndarray array = _array(declared, rows, row_length, block, offset)
+    cdef object name = form[0], tail = form[2]
+    if rows == 1 and len(form) > 6:
+        shape = form[6]  # made once for each model, because most requests have one row
+    elif declared.padded:
+        shape = (<object>array).shape
+    else:
+        shape = (rows,) + <tuple>tail
+    found[name] = ksrv_tensor(name, form[1], shape, array)
+    return 0
 
 
-cdef Py_ssize_t _rows_of(list handles) noexcept:
-    cdef Py_ssize_t rows = 0
-    for handle in handles:
-        rows += (<NativeHandle>handle).native.rows
-    return rows
+cdef cnp.ndarray _array(
+    const InputSignature &declared, uint64_t rows, uint64_t row_length, Block block,
+    uint64_t offset
+):
+    """Return rows in a block as an array, which keeps the block alive."""
+    cdef cnp.npy_intp sizes[RANK_LIMIT]
+    cdef size_t i
+    sizes[0] = <cnp.npy_intp>rows
+    for i in range(declared.tail.size()):
+        sizes[i + 1] = <int64_t>row_length if declared.tail[i] == -1 else declared.tail[i]
+    return new_array(
+        DTYPES[<int>declared.datatype], <int>declared.tail.size() + 1, sizes,
+        block.block.data + offset, block,
+    )
 
 
-cdef bint _are_fast(list handles) noexcept:
-    """Whether all requests of a batch are fast-path requests."""
-    for handle in handles:
-        if type(handle) is not FastHandle:
-            return False
-    return True
+# ---- small answers ------------------------------------------------------------------------------
 
 
 cdef struct Parts:
     # The outputs of a batch. The memory belongs to arrays that the caller keeps alive.
     ReplyPart parts[FAST_OUTPUTS]
     int count
-
-
-cdef bint _add_part(Parts *parts, Tensor tensor, uint64_t rows, bint alone) except -1:
-    """Add an output. False if it cannot be divided into rows without a copy."""
-    cdef ReplyPart *part = &parts.parts[parts.count]
-    cdef Py_ssize_t length = 0
-    cdef object data = tensor.data
-    cdef cnp.ndarray array
-    if parts.count == FAST_OUTPUTS or tensor.its_parameters or not cnp.PyArray_CheckExact(data):
-        return False
-    array = <cnp.ndarray>data
-    if not cnp.PyArray_IS_C_CONTIGUOUS(array) or not cnp.PyArray_ISNOTSWAPPED(array):
-        return False
-    parts.count += 1
-    part.data = <const unsigned char *>cnp.PyArray_DATA(array)
-    part.shape = <const ptrdiff_t *>cnp.PyArray_DIMS(array)
-    part.rank = cnp.PyArray_NDIM(array)
-    if not set_row_bytes(part, <uint64_t>cnp.PyArray_NBYTES(array), rows, alone):
-        return False
-    part.name = PyUnicode_AsUTF8AndSize(tensor.name, &length)
-    part.name_length = <size_t>length
-    part.datatype = PyUnicode_AsUTF8AndSize(tensor.datatype, &length)
-    part.datatype_length = <size_t>length
-    part.type = datatype_of(part.datatype, part.datatype_length)
-    return item_size_of(part.type) == <size_t>cnp.PyArray_ITEMSIZE(array)
-
-
-cdef void _put_stage(
-    ReplyStage *stage, const char *name, size_t length, uint64_t nanoseconds
-) noexcept:
-    stage.name = name
-    stage.length = length
-    stage.nanoseconds = nanoseconds
-
-
-cdef int ksrv_stages(ReplyStage *stages, RequestBatch batch, ExecutorOutputs outputs) except -1:
-    cdef const StageTimes *times = &outputs.times
-    cdef const char *text
-    cdef Py_ssize_t length = 0
-    cdef int count = 1
-    _put_stage(&stages[0], b"assemble", 8, batch.spent_ns)
-    if outputs.timings_by_stage is None:
-        if times.preprocess != NOT_RUN:
-            _put_stage(&stages[count], b"preprocess", 10, times.preprocess)
-            count += 1
-        if times.inference != NOT_RUN:
-            _put_stage(&stages[count], b"inference", 9, times.inference)
-            count += 1
-        if times.postprocess != NOT_RUN:
-            _put_stage(&stages[count], b"postprocess", 11, times.postprocess)
-            count += 1
-        return count
-    for name, nanoseconds in outputs.timings_by_stage.items():
-        text = PyUnicode_AsUTF8AndSize(name, &length)
-        _put_stage(&stages[count], text, <size_t>length, nanoseconds)
-        count += 1
-        if count == STAGES:
-            break
-    return count
 
 
 cdef bint _reply(RequestBatch batch, ExecutorOutputs outputs, Queue queue, Stats stats) except -1:
@@ -728,3 +684,62 @@ cdef bint _reply(RequestBatch batch, ExecutorOutputs outputs, Queue queue, Stats
     return reply.stage_count < STAGES and answer_batch(
         queue.queue, &stats.sums, requests, count, won, reply
     )
+
+
+cdef bint _add_part(Parts *parts, Tensor tensor, uint64_t rows, bint alone) except -1:
+    """Add an output. False if it cannot be divided into rows without a copy."""
+    cdef ReplyPart *part = &parts.parts[parts.count]
+    cdef Py_ssize_t length = 0
+    cdef object data = tensor.data
+    cdef cnp.ndarray array
+    if parts.count == FAST_OUTPUTS or tensor.its_parameters or not cnp.PyArray_CheckExact(data):
+        return False
+    array = <cnp.ndarray>data
+    if not cnp.PyArray_IS_C_CONTIGUOUS(array) or not cnp.PyArray_ISNOTSWAPPED(array):
+        return False
+    parts.count += 1
+    part.data = <const unsigned char *>cnp.PyArray_DATA(array)
+    part.shape = <const ptrdiff_t *>cnp.PyArray_DIMS(array)
+    part.rank = cnp.PyArray_NDIM(array)
+    if not set_row_bytes(part, <uint64_t>cnp.PyArray_NBYTES(array), rows, alone):
+        return False
+    part.name = PyUnicode_AsUTF8AndSize(tensor.name, &length)
+    part.name_length = <size_t>length
+    part.datatype = PyUnicode_AsUTF8AndSize(tensor.datatype, &length)
+    part.datatype_length = <size_t>length
+    part.type = datatype_of(part.datatype, part.datatype_length)
+    return item_size_of(part.type) == <size_t>cnp.PyArray_ITEMSIZE(array)
+
+
+cdef int ksrv_stages(ReplyStage *stages, RequestBatch batch, ExecutorOutputs outputs) except -1:
+    cdef const StageTimes *times = &outputs.times
+    cdef const char *text
+    cdef Py_ssize_t length = 0
+    cdef int count = 1
+    _put_stage(&stages[0], b"assemble", 8, batch.spent_ns)
+    if outputs.timings_by_stage is None:
+        if times.preprocess != NOT_RUN:
+            _put_stage(&stages[count], b"preprocess", 10, times.preprocess)
+            count += 1
+        if times.inference != NOT_RUN:
+            _put_stage(&stages[count], b"inference", 9, times.inference)
+            count += 1
+        if times.postprocess != NOT_RUN:
+            _put_stage(&stages[count], b"postprocess", 11, times.postprocess)
+            count += 1
+        return count
+    for name, nanoseconds in outputs.timings_by_stage.items():
+        text = PyUnicode_AsUTF8AndSize(name, &length)
+        _put_stage(&stages[count], text, <size_t>length, nanoseconds)
+        count += 1
+        if count == STAGES:
+            break
+    return count
+
+
+cdef void _put_stage(
+    ReplyStage *stage, const char *name, size_t length, uint64_t nanoseconds
+) noexcept:
+    stage.name = name
+    stage.length = length
+    stage.nanoseconds = nanoseconds
