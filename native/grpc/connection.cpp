@@ -2,8 +2,6 @@
 
 #include "grpc/connection.hpp"
 
-#include <new>
-
 #include "grpc/server.hpp"
 
 namespace ksrv::grpc {

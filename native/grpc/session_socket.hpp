@@ -2,7 +2,6 @@
 
 #pragma once
 
-#include <sys/uio.h>
 
 #include <cstddef>
 #include <cstdint>

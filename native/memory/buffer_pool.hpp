@@ -55,10 +55,6 @@ struct Block {
     std::atomic<long> refs{0};
 };
 
-inline long holders_of(const Block *block) noexcept {
-    return block->refs.load(std::memory_order_acquire);
-}
-
 // A new memfd, closed on exec, with the given seals; -1 and errno on failure. The pages of its first `taken` bytes are
 // allocated, so that a lack of memory is an error here and not a SIGBUS later.
 int make_memfd(const char *name, std::size_t nbytes, std::size_t taken, int seals) noexcept;

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <new>
 
 #include "base/clock.hpp"
 #include "memory/buffer_pool.hpp"

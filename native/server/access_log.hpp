@@ -7,7 +7,6 @@
 
 #include <cstdint>
 #include <string>
-#include <vector>
 
 #include "http/connection.hpp"
 #include "reactor/log_records.hpp"

@@ -11,7 +11,6 @@
 
 #include <sys/epoll.h>
 
-#include <algorithm>
 #include <atomic>
 #include <cstdint>
 
