@@ -107,6 +107,7 @@ class Engine:
             model.make_tap = partial(tap_of, find=self._table.find, submit=self.submit)
             return model
 
+        is_lazy = self.settings.model_control == "lazy"
         self._table = ModelTable(self._table_changed)
         self._models = ModelRegistry(
             repository,
@@ -114,14 +115,10 @@ class Engine:
             make_model,
             self.settings.drain_seconds,
             self.settings.parallel_loads,
-            lazy=self.settings.model_control == "lazy",
+            lazy=is_lazy,
             notes=self._notes,
         )
-        self.lazy = (
-            LazyModels(self._models, self.settings.models_memory)
-            if self.settings.model_control == "lazy"
-            else None
-        )
+        self.lazy = LazyModels(self._models, self.settings.models_memory) if is_lazy else None
         self._calls = CallGraph()
         self._clearing = threading.Lock()
         self._describing = threading.BoundedSemaphore(MOST_DESCRIBING)
@@ -411,9 +408,7 @@ class Engine:
                 cache.resume()
         self.on_table_change()
 
-    def _check_successor(
-        self, model: ModelVersion, request: InferRequest, *, waits: bool = True
-    ) -> None:
+    def _check_successor(self, model: ModelVersion, request: InferRequest, *, waits: bool) -> None:
         """Raise NotReady unless another version has replaced the retired `model`."""
         if self.find(request.model_name, request.model_version, waits=waits) is model:
             why = f": {model.reason}" if model.reason else "."

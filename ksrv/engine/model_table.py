@@ -43,12 +43,8 @@ class ModelTable:
     def put(self, name: str, served: ModelVersions | None) -> None:
         """Replace the entry of a model; None removes it."""
         with self._lock:
-            models = {**self.models}
-            if served is None:
-                models.pop(name, None)
-            else:
-                models[name] = served
-            self.models = models
+            models = {**self.models, name: served}
+            self.models = {key: entry for key, entry in models.items() if entry is not None}
         self.changed(name)
 
     def find(self, name: str, version: str = "") -> ModelVersion:
@@ -80,8 +76,7 @@ class ModelTable:
             raise NotLoaded(
                 f"the model {name} is not loaded; the first request for it loads it", name
             )
-        if state is None:
-            state = served.highest_state
+        state = state or served.highest_state
         why = f": {state.reason}" if state and state.reason else "."
         stands = state.state.lower() if state else "unavailable"
         raise NotReady(f"the model {name} is not ready, it is {stands}{why}")

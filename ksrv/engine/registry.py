@@ -464,11 +464,9 @@ class ModelRegistry:
             )
         model = self.make(source)
         model.note_refused = partial(self._count_refused, source)
-        subject = f"the model {source.name}" + (
-            f" version {source.version}" if source.version else ""
-        )
+        version = f" version {source.version}" if source.version else ""
         try:
-            with progress_logged(subject, lambda: model.load_step):
+            with progress_logged(f"the model {source.name}{version}", lambda: model.load_step):
                 model.load()
         except KsrvError as error:
             return error
