@@ -46,9 +46,9 @@ from ksrv.request import ExecutorInputs, ExecutorOutputs
 
 log = logging.getLogger("ksrv.engine")
 
-LOOK_NS = 50_000_000
+CHECK_INTERVAL_NS = 50_000_000
 """How often to check whether clients still wait for a batch that has made calls."""
-FLUSH_NS = 5_000_000
+FLUSH_INTERVAL_NS = 5_000_000
 """How often to try again to send messages that the socket had no room for."""
 CANCEL_GRACE_NS = 2_000_000_000
 """How long a handler that was notified of a given-up batch may take to end it."""
@@ -76,17 +76,18 @@ class ProcessRuns:
     may_stream: bool
 
     def __post_init__(self) -> None:
-        # So that no batch is added to `_open` after the channel has ended.
-        self._lock = threading.Lock()
+        # Held while a batch is added to `_open`, and while `_closed` is set, so that no batch is added afterwards.
+        self._end_lock = threading.Lock()
         self._open: dict[int, Run] = {}  # the batches without an outcome, by number
         # The running batch of the ring, if it has sent a message.
         self._ring_batch: Run | None = None
         no_requests = ExecutorInputs({}, 0, [])
         no_requests.beside_others = True
         self._no_batch = Run(NO_BATCH, lambda: no_requests)  # has the calls that belong to no batch
-        self._closed = False
-        self._began_ns = time.monotonic_ns()
-        self._last_number = 0
+        self._closed = False  # the channel has ended
+        self._began_ns = time.monotonic_ns()  # the process's age bounds the times that it reports
+        self._last_number = 0  # of the batches of `_give`
+        # Receives messages, if the handler has coroutines.
         self._thread: threading.Thread | None = None
         if self.has_coroutines:
             self._thread = threading.Thread(
@@ -154,7 +155,7 @@ class ProcessRuns:
     def _give(self, batch: ExecutorInputs, done: Done | None, due_ns: int | None) -> Run:
         """Send a batch to the process."""
         batch.beside_others = self.has_coroutines
-        with self._lock:
+        with self._end_lock:
             if self._closed:
                 raise ExecutorAbsent("the process of the handler has ended")
             self._last_number += 1
@@ -266,7 +267,7 @@ class ProcessRuns:
         while not until():
             failure = self._receive()
             if failure is not None:
-                with self._lock:
+                with self._end_lock:
                     self._closed = True
                 for number in list(self._open):
                     self._end(number, failure)
@@ -292,33 +293,33 @@ class ProcessRuns:
     def _step(self, until_ns: int | None = None) -> None:
         """Take the next message, or check the batches at `until_ns` (0: do not wait)."""
         if until_ns is None:
-            until_ns = self._look_at_ns()
+            until_ns = self._next_check_ns()
         try:
             frame = self.link.receive(until_ns)
         except TimeoutError:
-            self._look()
+            self._check_batches()
             return
         self._take(frame)
         # Check here too, because otherwise a process that sends without pause would never reach its deadline. With 0,
         # the dispatcher of the ring checks the deadline.
         if until_ns and time.monotonic_ns() >= until_ns:
-            self._look()
+            self._check_batches()
 
-    def _look_at_ns(self) -> int:
+    def _next_check_ns(self) -> int:
         """Return when the batches must be checked next."""
         now = time.monotonic_ns()
         open_batches = list(self._open.values())
         due = [run.due_ns for run in open_batches if run.due_ns is not None]
         if self.link.waiting:
-            due.append(now + FLUSH_NS)
+            due.append(now + FLUSH_INTERVAL_NS)
         elif any(run.calls for run in open_batches):
-            due.append(now + LOOK_NS)
+            due.append(now + CHECK_INTERVAL_NS)
         else:
             # Meanwhile another thread may begin a batch with an earlier deadline, or keep a message without room.
-            due.append(now + 2 * LOOK_NS)
+            due.append(now + 2 * CHECK_INTERVAL_NS)
         return min(due)
 
-    def _look(self) -> None:
+    def _check_batches(self) -> None:
         """Send kept messages, cancel calls without a waiting client, and give up batches after their deadline."""
         if self.link.waiting:
             self.link.flush()
