@@ -119,21 +119,21 @@ class Engine:
             notes=self._notes,
         )
         self.lazy = LazyModels(self._models, self.settings.models_memory) if is_lazy else None
-        self._calls = CallGraph()
-        self._clearing = threading.Lock()
+        self._calls = CallGraph()  # which models call which
+        self._clearing = threading.Lock()  # one thread at a time clears caches
         self._describing = threading.BoundedSemaphore(MOST_DESCRIBING)
         limits = self.settings.limits
         self._client_limits = RateLimits(
             limits.client_rate, "client_rate", limits.client_concurrency, "client_concurrency"
         )
-        self._loaded = threading.Event()
+        self._loaded = threading.Event()  # the load at the start has ended
         self._draining = False
         self._closing = threading.Event()
         self._threads: list[threading.Thread] = []
-        self._counting = threading.Lock()
+        self._counting = threading.Lock()  # guards `unknown_requests`
         self.unknown_requests = 0
         self.on_table_change: Callable[[], object] = lambda: None
-        self._orders = itertools.count(1)
+        self._orders = itertools.count(1)  # the numbers of the changes; see `follow`
         self.carry_out: Callable[[Look], None] = self._carry_out_here
 
     # ---- start and end ----------------------------------------------------------------------
@@ -394,20 +394,6 @@ class Engine:
             raise
         return permits
 
-    def _table_changed(self, name: str) -> None:
-        """Clear the caches of all models that call a changed model, and notify the front ends."""
-        with self._clearing:
-            table = self._table.models
-            callers = self._calls.callers_of(name) & table.keys()
-            models = [model for caller in callers for model in table[caller].versions.values()]
-            caches = [model.cache for model in models if model.cache is not None]
-            for cache in caches:
-                cache.suspend()
-            # Only once all are suspended, because a caller could cache an outdated answer of another caller.
-            for cache in caches:
-                cache.resume()
-        self.on_table_change()
-
     def _check_successor(self, model: ModelVersion, request: InferRequest, *, waits: bool) -> None:
         """Raise NotReady unless another version has replaced the retired `model`."""
         if self.find(request.model_name, request.model_version, waits=waits) is model:
@@ -635,6 +621,20 @@ class Engine:
     def made_of(self, change: RepositoryChange) -> ModelEntry | None:
         """Return the model that serves after a change that failed in part; see `ModelRegistry.made_of`."""
         return self._models.made_of(change)
+
+    def _table_changed(self, name: str) -> None:
+        """Clear the caches of all models that call a changed model, and notify the front ends."""
+        with self._clearing:
+            table = self._table.models
+            callers = self._calls.callers_of(name) & table.keys()
+            models = [model for caller in callers for model in table[caller].versions.values()]
+            caches = [model.cache for model in models if model.cache is not None]
+            for cache in caches:
+                cache.suspend()
+            # Only once all are suspended, because a caller could cache an outdated answer of another caller.
+            for cache in caches:
+                cache.resume()
+        self.on_table_change()
 
     def _carry_out_here(self, look: Look) -> None:
         # Before `look` reads the disk, so that of two changes the later reading wins.
