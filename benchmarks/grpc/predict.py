@@ -4,7 +4,7 @@
 
 h2load sends the calls of both methods in turn; figures are CPU time of the server's processes for a call, the median
 over the rounds, and the median of the ratios within a round. `content` and `typed` have the values in tensor_content
-and float_val; `version` names the version. W1 has a target: 1.5 times ModelInfer.
+and float_val; `version` names the version, so that Python reads the call. W1 has a target: 1.5 times ModelInfer.
 """
 
 import argparse

@@ -51,6 +51,8 @@ SpecOf = Callable[[str, str], ModelSpec]
 
 Scan = Callable[..., Request | None]
 """A function with the arguments of `scan`, for a message of any form."""
+Parse = Callable[..., InferRequest]
+"""A function with the arguments of `parse_infer`, for a message of any form."""
 
 NO_METADATA: Mapping[str, str] = {}
 

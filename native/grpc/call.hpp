@@ -33,13 +33,15 @@ struct FastRequest;
 namespace ksrv::grpc {
 
 class Connection;
+struct MessageForm;
 
 // The properties of a gRPC method that the server needs before it calls Python.
 struct Method {
     std::string path;
     bool streams = false;  // messages are taken one by one, and the call starts with its metadata
     bool small = false;    // its messages are never large
-    bool infer = false;    // ModelInfer, whose tensors must be aligned
+    const MessageForm *form = nullptr;  // of inference whose messages need no Python; their tensors must be aligned
+    void *reader = nullptr;  // the Python object whose `parse` reads these messages, too; a borrowed reference
     bool is_open = false;  // needs no credentials
     bool control = false;  // changes models: needs the control token, if one is configured
 };

@@ -12,8 +12,6 @@
 
 #include "grpc/connection.hpp"
 #include "grpc/server.hpp"
-#include "protobuf/infer_request.hpp"
-#include "server/fast_response.hpp"
 
 namespace ksrv::grpc {
 
@@ -63,9 +61,7 @@ bool read_input(const message::Request &found, const unsigned char *body, size_t
     for (size_t other = 0; other < index; ++other)
         if (is(body, found.inputs[other].name, signature.inputs[place].name)) return false;
     const InputSignature &declared = signature.inputs[place];
-    const char *text = reinterpret_cast<const char *>(body) + input.datatype.offset;
-    const Datatype datatype = datatype_of(text, input.datatype.length);
-    const bool images = datatype == DT_BYTES && declared.images.accepted;
+    const bool images = input.type == DT_BYTES && declared.images.accepted;
     if (input.parameters || input.has_contents != typed || (typed && !images) || input.rank == 0) return false;
     const int64_t rows = input.shape[0];
     if (rows < 1 || rows > INT32_MAX || (index && rows != layout->rows)) return false;
@@ -75,7 +71,7 @@ bool read_input(const message::Request &found, const unsigned char *body, size_t
     if (typed) return find_images(input, body, place, signature, layout);
     const protobuf::Span &raw = found.raw[index];
     if (images) return take_image_elements(signature, body, place, raw.offset, raw.length, rows, nullptr, layout);
-    if (declared.datatype == DT_BOOL || datatype != declared.datatype ||
+    if (declared.datatype == DT_BOOL || input.type != declared.datatype ||
         !take_shape(declared, place, input.shape, input.rank, layout))
         return false;
     const unsigned __int128 length = declared.padded ? layout->row_length : 1;
@@ -158,23 +154,30 @@ void put_output(protobuf::Writer &out, const ReplyPart &part, int64_t rows, bool
     out.bytes(5, entry.data(), entry.size());
 }
 
-// Writes a ModelInferResponse with the request's rows of the batch, from `row` on, and finishes the call.
-void send(FastRequest *request, const ReplyPart *parts, int part_count, int64_t row, bool alone) noexcept {
-    const ModelSignature &signature = *request->signature;
-    const FastRequestLayout &layout = request->layout;
-    Call *call = call_of(*request);
-    protobuf::Writer out;
-    const int64_t rows = static_cast<int64_t>(request->rows);
+// Writes a ModelInferResponse.
+bool write_response(protobuf::Writer &out, FastRequest &request, const ReplyPart *parts, int part_count, int64_t row,
+                    bool alone) noexcept {
+    const ModelSignature &signature = *request.signature;
+    const FastRequestLayout &layout = request.layout;
+    const int64_t rows = static_cast<int64_t>(request.rows);
     const int count = layout.wanted_count ? layout.wanted_count : part_count;
     if (!signature.model.empty()) out.bytes(1, signature.model.data(), signature.model.size());
     if (!signature.version.empty()) out.bytes(2, signature.version.data(), signature.version.size());
-    if (layout.id_length) out.bytes(3, request->body() + layout.id_offset, layout.id_length);
+    if (layout.id_length) out.bytes(3, request.body() + layout.id_offset, layout.id_length);
     for (int i = 0; i < count; ++i) put_output(out, parts[layout.handler_output(i)], rows, alone);
     for (int i = 0; i < count; ++i) {
         const ReplyPart &part = parts[layout.handler_output(i)];
         out.bytes(6, part.data + row * part.row_bytes, static_cast<size_t>(rows * part.row_bytes));
     }
-    Payload *payload = out.failed() ? nullptr : Payload::make(call->connection->server(), 1, out.size());
+    return !out.failed();
+}
+
+// Sends the answer, and finishes the call.
+void send(FastRequest *request, const ReplyPart *parts, int part_count, int64_t row, bool alone) noexcept {
+    Call *call = call_of(*request);
+    protobuf::Writer out;
+    const bool written = call->method->form->write(out, *request, parts, part_count, row, alone);
+    Payload *payload = written ? Payload::make(call->connection->server(), 1, out.size()) : nullptr;
     if (!payload) {
         fail_fast_request(request);
         return;
@@ -217,6 +220,23 @@ const FastAnswers ANSWERS = {fits, send, fail, ended, freed};
 
 }  // namespace
 
+const MessageForm MODEL_INFER = {message::scan, {1u << 7}, write_response};  // raw_input_contents
+
+size_t first_tensor(const MessageForm &form, const unsigned char *message, size_t length) noexcept {
+    protobuf::Cursor cursor(message, 0, length);
+    const uint32_t *level = form.tensor_path;
+    uint64_t field = 0, value = 0;
+    unsigned type = 0, bytes = 0;
+    bool odd = false;
+    while (cursor.tag(&field, &type, &odd) && cursor.varint(&value, &bytes)) {
+        if (type == protobuf::VARINT) continue;
+        const bool leads_on = type == protobuf::BYTES && field < 32 && *level >> field & 1;
+        if (leads_on && !*++level) return value ? cursor.at() : 0;
+        if (!leads_on && (type != protobuf::BYTES || !cursor.advance(value))) return 0;
+    }
+    return 0;
+}
+
 FastRequest *make_fast_call(Call *call, const RouteTable &routes, uint64_t now) noexcept {
     Message &message = call->messages[0];
     if (!message.block) return nullptr;
@@ -226,7 +246,7 @@ FastRequest *make_fast_call(Call *call, const RouteTable &routes, uint64_t now) 
     // Bounds the inputs, the outputs and the raw tensors, each by itself. `read_message` checks the exact limits.
     limits.inputs = FAST_INPUTS + FAST_OUTPUTS;
     limits.parameters = PARAMETERS;
-    if (message::scan(body, message.length, limits, found) != message::OK || found.unsure) return nullptr;
+    if (call->method->form->scan(body, message.length, limits, found) != message::OK || found.unsure) return nullptr;
     const char *text = reinterpret_cast<const char *>(body);
     const ModelRoute *route = routes.find(text + found.model_name.offset, found.model_name.length,
                                           text + found.model_version.offset, found.model_version.length);
@@ -244,6 +264,7 @@ FastRequest *make_fast_call(Call *call, const RouteTable &routes, uint64_t now) 
     put_head(*call, request->head());
     request->answers = &ANSWERS;
     request->call = call;
+    request->reader = call->method->reader;
     call->retain();
     request->answered = call->connection->server()->fast_answered;
     request->rows = layout.rows;

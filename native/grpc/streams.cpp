@@ -12,7 +12,6 @@
 #include "grpc/connection.hpp"
 #include "grpc/fast_call.hpp"
 #include "grpc/server.hpp"
-#include "protobuf/wire_format.hpp"
 
 namespace ksrv::grpc {
 
@@ -22,24 +21,9 @@ constexpr size_t MESSAGES_MOST = 4096;      // messages of a stream that may wai
 constexpr size_t MESSAGES_UNCHECKED = 256;  // the same limit before the caller's token is checked
 constexpr size_t DIRECT_BYTES = 16384;      // from this size on, the rest of a message is received into its block
 constexpr unsigned RETRY_SECONDS = 1;       // after which a refused call may be retried
-constexpr unsigned RAW_INPUT_CONTENTS = 7;  // the number of a field of ModelInferRequest
 
 const unsigned char *bytes_of(const std::string &text) noexcept {
     return reinterpret_cast<const unsigned char *>(text.data());
-}
-
-// The offset of the first raw tensor's bytes in a ModelInferRequest, or 0 if it is not known yet.
-size_t first_tensor(const unsigned char *message, size_t length) noexcept {
-    protobuf::Cursor cursor(message, 0, length);
-    uint64_t field = 0, size = 0;
-    unsigned type = 0, size_bytes = 0;
-    bool odd = false;
-    // Skips the fields before it, which all have the wire type with a length.
-    while (cursor.tag(&field, &type, &odd) && type == protobuf::BYTES && cursor.varint(&size, &size_bytes)) {
-        if (field == RAW_INPUT_CONTENTS) return size ? cursor.at() : 0;
-        if (!cursor.advance(size)) return 0;
-    }
-    return 0;
 }
 
 }  // namespace
@@ -195,8 +179,9 @@ bool Streams::begin_message(Call *call) noexcept {
 // Allocates memory for the message, so that the first tensor is aligned.
 bool Streams::place_message(Call *call, const unsigned char *first, size_t length) noexcept {
     Message &message = call->incoming.message;
-    if (call->method->infer && !message.compressed)
-        message.offset = -first_tensor(first, std::min(length, message.length)) & (BLOCK_ALIGNMENT - 1);
+    const MessageForm *form = call->method->form;
+    if (form && !message.compressed)
+        message.offset = -first_tensor(*form, first, std::min(length, message.length)) & (BLOCK_ALIGNMENT - 1);
     message.block = process_pool().lease_body(message.length + message.offset);
     if (!message.block) refuse(call, fault::MESSAGE_LOST);
     return message.block;
@@ -231,7 +216,7 @@ void Streams::end_message(Call *call) noexcept {
     call->incoming.await_next(connection_.now());
     if (streams) return;
     enter(call, Receiving::complete);
-    if (!call->method->infer || !submit_fast(call)) server_.run_later(call, RUN_READY);
+    if (!call->method->form || !submit_fast(call)) server_.run_later(call, RUN_READY);
 }
 
 // Adds a complete message to its model's queue; or to the run queue, if its handler is quick enough that the I/O thread

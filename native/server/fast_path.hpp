@@ -31,6 +31,7 @@ struct FastAnswers {
 struct FastRequest : Request {
     const FastAnswers *answers = nullptr;  // null for HTTP requests
     void *call = nullptr;                  // passed to `answers`
+    void *reader = nullptr;                // for gRPC requests: see grpc::Method
     ModelSignature *signature = nullptr;                // a counted reference
     AnswerSender *sender = nullptr;      // for HTTP requests
     Turn turn;                           // of the message

@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "grpc/fast_call.hpp"
 #include "grpc/server.hpp"
 #include "http2/library.hpp"
 #include "require.hpp"
@@ -73,10 +74,10 @@ extern "C" int LLVMFuzzerTestOneInput(const unsigned char *data, std::size_t siz
     budget.set_bound(1 << 18);
     EventLoop events(1);
     grpc::Server server(&events, config(), &budget, nullptr, nullptr);
-    server.add_method({"/s/unary", false, false, false, true, false});
-    server.add_method({"/s/small", false, true, false, true, false});
-    server.add_method({"/s/infer", false, false, true, true, false});
-    server.add_method({"/s/stream", true, false, false, true, false});
+    server.add_method({"/s/unary", false, false, nullptr, nullptr, true, false});
+    server.add_method({"/s/small", false, true, nullptr, nullptr, true, false});
+    server.add_method({"/s/infer", false, false, &grpc::MODEL_INFER, nullptr, true, false});
+    server.add_method({"/s/stream", true, false, nullptr, nullptr, true, false});
     require(server.listen_on(nullptr, 0));
     int ends[2];
     require(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, ends) == 0);

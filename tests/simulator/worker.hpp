@@ -70,10 +70,10 @@ class Worker {
         http.answers.prepared[ANSWER_NOT_TLS] = {400, "400 Bad Request", "content-length: 4\r\n", "tls?"};
         http.answers.ready.store(true);
         http.tls = server.tls = rules.tls;
-        server.add_method({"/s/unary", false, false, false, true, false});
-        server.add_method({"/s/small", false, true, false, true, false});
-        server.add_method({"/s/checked", false, false, false, false, false});
-        server.add_method({"/s/stream", true, false, false, true, false});
+        server.add_method({"/s/unary", false, false, nullptr, nullptr, true, false});
+        server.add_method({"/s/small", false, true, nullptr, nullptr, true, false});
+        server.add_method({"/s/checked", false, false, nullptr, nullptr, false, false});
+        server.add_method({"/s/stream", true, false, nullptr, nullptr, true, false});
         if (!http.listen_on(http_listeners.data(), http_listeners.size()) ||
             !server.listen_on(grpc_listeners.data(), grpc_listeners.size()))
             machine().fail("the worker does not listen");

@@ -3,9 +3,14 @@
 from libc.stdint cimport uint64_t
 
 from native.grpc.call cimport Call as CCall
+from native.grpc.fast_call cimport MessageForm as CMessageForm
 from native.grpc.messages cimport Message
 from native.grpc.payload cimport Payload
 from native.grpc.server cimport Server as CServer
+
+
+cdef class MessageForm:
+    cdef const CMessageForm *native
 
 
 cdef class Call:
@@ -20,5 +25,7 @@ cdef class Call:
     cdef int _send(self, Payload *payload, int code, bytes text, list metadata) except -1
     cdef Payload *_payload(self, message) except? NULL
 
+
+cdef MessageForm form_of(const CMessageForm *native)
 
 cdef Call call_of(object owner, CServer *server, CCall *native)

@@ -59,6 +59,17 @@ class PrefixedMessages(bytes):
     """
 
 
+@cython.final
+cdef class MessageForm:
+    """The form of a method's messages in which calls need no Python before their handler."""
+
+
+cdef MessageForm form_of(const CMessageForm *native):
+    cdef MessageForm form = MessageForm.__new__(MessageForm)
+    form.native = native
+    return form
+
+
 cdef Call call_of(object owner, CServer *server, CCall *native):
     """Return a `Call` for a native call. `owner` keeps the server alive."""
     cdef Call call = Call.__new__(Call)

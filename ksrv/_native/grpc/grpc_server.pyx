@@ -16,7 +16,7 @@ from libcpp.memory cimport shared_ptr
 from libcpp.vector cimport vector
 
 from native.grpc.call cimport Call as CCall, Method, RUN_CHECK, RUN_ENDED, RUN_READY
-from native.grpc.fast_call cimport undo_fast_call
+from native.grpc.fast_call cimport MODEL_INFER as MODEL_INFER_MESSAGES, undo_fast_call
 from native.grpc.payload cimport Payload
 from native.grpc.server cimport CallRecord, Server as CServer, ServerConfig
 from native.http2.library cimport Library, library
@@ -26,7 +26,7 @@ from native.reactor.connection_limits cimport ConnectionLimits as CConnectionLim
 from native.server.fast_path cimport FastRequest, fail_fast_request
 from native.server.route_table cimport ModelRoute, RouteTable
 
-from ksrv._native.grpc.grpc_call cimport Call, call_of
+from ksrv._native.grpc.grpc_call cimport Call, MessageForm, call_of, form_of
 from ksrv._native.memory.memory_budget cimport MemoryBudget
 from ksrv._native.reactor.connection_limits cimport ConnectionLimits
 from ksrv._native.reactor.counters cimport counted
@@ -46,6 +46,7 @@ if not cython.compiled:
     from ksrv.request import InferRequest
 
 MODEL_INFER = "/inference.GRPCInferenceService/ModelInfer"
+MODEL_INFER_FORM: MessageForm = form_of(&MODEL_INFER_MESSAGES)
 
 log: logging.Logger = logging.getLogger(__name__)
 
@@ -187,6 +188,7 @@ cdef class GrpcServer:
     cdef object check
     cdef object answered
     cdef list endpoints  # kept alive while routes or requests refer to their signatures
+    cdef dict methods  # kept alive while native methods refer to their readers
     cdef MemoryBudget budget
 
     def __cinit__(
@@ -221,6 +223,7 @@ cdef class GrpcServer:
         self.check = check
         self.answered = answered
         self.endpoints = []
+        self.methods = methods
         self.budget = budget
         self.loop = loop
         self.server = new CServer(loop.loop, config, budget.budget, _serve, <void *>self)
@@ -232,7 +235,10 @@ cdef class GrpcServer:
             method.path = (<str>path).encode("ascii")
             method.streams = declared.stream is not None
             method.small = declared.small
-            method.infer = path == MODEL_INFER
+            method.form = NULL
+            if declared.infer is not None and declared.infer.form is not None:
+                method.form = (<MessageForm?>declared.infer.form).native
+                method.reader = <void *>declared.infer
             method.is_open = declared.is_open
             method.control = declared.control
             self.server.add_method(method)

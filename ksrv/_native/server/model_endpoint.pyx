@@ -86,7 +86,9 @@ cdef object ksrv_request_of(FastRequest *request):
     if request.answers == NULL:  # it arrived over HTTP
         return _read(request)[0]
     # It arrived over gRPC: the body is the message.
-    return endpoint.route.fast_message(endpoint.spec, _body_of(request), _head_of(request))
+    return endpoint.route.fast_message(
+        (<object>request.reader).parse, endpoint.spec, _body_of(request), _head_of(request)
+    )
 
 
 cdef object _read(FastRequest *request):

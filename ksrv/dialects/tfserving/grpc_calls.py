@@ -77,6 +77,8 @@ class ExampleCalls(PredictCalls):
         kind: The beginning of the names of the messages: "Classification" or "Regression".
     """
 
+    form = None
+
     def __init__(self, parts: ServerParts, kind: str) -> None:
         super().__init__(parts)
         self._kind = kind

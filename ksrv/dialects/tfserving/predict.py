@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ksrv._native.grpc.grpc_call import Call
+from ksrv._native.grpc.grpc_call import Call, MessageForm
 from ksrv._native.protobuf.infer_request import Input, Request, ValueOutOfRange
 from ksrv.dialects.numbered_versions import find_version
 from ksrv.dialects.tfserving.predict_message import (
     FIELDS,
     NUMBERS,
+    PREDICT_FORM,
     RAW_FIELDS,
     output_head,
     scan,
@@ -74,6 +75,8 @@ class PredictCalls(InferCalls):
     Args:
         parts: The parts that the front ends share.
     """
+
+    form: MessageForm | None = PREDICT_FORM
 
     def __init__(self, parts: ServerParts) -> None:
         super().__init__(parts)

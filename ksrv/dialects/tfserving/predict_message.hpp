@@ -1,7 +1,7 @@
 // PredictRequest and PredictResponse, read and written without the protobuf library.
 //
 // Strategy: the scan copies nothing. It notes a PredictRequest as if it were a ModelInferRequest
-// (protobuf/infer_request.hpp), so that Python reads both alike:
+// (protobuf/infer_request.hpp), so that the fast path and Python read both alike:
 //
 // - the parameter "" is the version or its label, if the client names one,
 // - `packed` of an input are its values: tensor_content, or the packed values of a typed field.
@@ -16,7 +16,7 @@
 #include <string_view>
 
 #include "base/utf8.hpp"
-#include "protobuf/infer_request.hpp"
+#include "grpc/fast_call.hpp"
 
 namespace ksrv::tfserving {
 
@@ -177,6 +177,24 @@ inline Outcome scan_request(const unsigned char *message, size_t size, const mes
     return Scanner(message, limits, found).request(Span{0, size});
 }
 
+// Reads a request whose tensors have the bytes of arrays. PARAMETERS leaves it to Python.
+inline Outcome scan_fast(const unsigned char *message, size_t size, const message::Limits &limits,
+                         message::Request &found) noexcept {
+    const Outcome outcome = scan_request(message, size, limits, found);
+    if (outcome != message::OK) return outcome;
+    for (size_t i = 0; i < found.inputs.size(); ++i) {
+        Input &input = found.inputs[i];
+        input.has_contents = input.type == DT_BYTES && input.fields == 1u << STRINGS;
+        if (input.has_contents) continue;
+        const bool raw = is_raw(input.type) && input.fields == 1u << KINDS[input.type].field;
+        if (!raw && input.fields != 1u << CONTENT) return message::PARAMETERS;
+        Span *added = found.raw.add();
+        if (!added) return message::MEMORY;
+        *added = input.packed;
+    }
+    return message::OK;
+}
+
 // ---- writing ----
 
 // Writes integers, or the bits of 16-bit floats, as the varints of a typed field.
@@ -226,5 +244,34 @@ inline void put_spec(Writer &out, std::string_view name, const char *version) no
     spec.bytes(3, "serving_default", 15);
     out.bytes(2, spec.data(), spec.size());
 }
+
+inline bool write(Writer &out, FastRequest &request, const ReplyPart *parts, int part_count, int64_t row,
+                  bool alone) noexcept {
+    const FastRequestLayout &layout = request.layout;
+    const int count = layout.wanted_count ? layout.wanted_count : part_count;
+    for (int i = 0; i < count; ++i) {
+        const ReplyPart &part = parts[layout.handler_output(i)];
+        const unsigned char *data = part.data + row * part.row_bytes;
+        size_t length = static_cast<size_t>(request.rows * part.row_bytes);
+        int64_t shape[64];  // the most of an array
+        for (int k = 0; k < part.rank; ++k) shape[k] = k == 0 && !alone ? request.rows : part.shape[k];
+        Writer values;
+        if (!is_raw(part.type)) {
+            put_varints(values, part.type, data, length);
+            if (values.failed()) return false;
+            data = values.data();
+            length = values.size();
+        }
+        const std::string_view name(part.name, part.name_length);
+        put_head(out, name, part.type, shape, static_cast<size_t>(part.rank), length);
+        out.raw(data, length);
+    }
+    put_spec(out, request.signature->model, request.signature->version.c_str());
+    return !out.failed();
+}
+
+// `inputs`, its value, and a field whose values have the bytes of an array.
+inline constexpr grpc::MessageForm PREDICT = {
+    scan_fast, {1u << 2, 1u << 2, 1u << CONTENT | 1u << FLOATS | 1u << DOUBLES}, write};
 
 }  // namespace ksrv::tfserving

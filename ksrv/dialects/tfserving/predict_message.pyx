@@ -1,6 +1,10 @@
 # Safe without the GIL: a scan's results are written only by the call that creates them.
 # cython: freethreading_compatible = True
-"""PredictRequest and PredictResponse without the protobuf library, by predict_message.hpp."""
+"""PredictRequest and PredictResponse without the protobuf library, by predict_message.hpp.
+
+`PREDICT_FORM` gives the gRPC server the functions with which a Predict call needs no Python before
+its handler.
+"""
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer, Py_buffer
 from cpython.bytes cimport PyBytes_FromStringAndSize
@@ -8,10 +12,12 @@ cimport cython
 from libc.stdint cimport int64_t
 from libcpp.string cimport string
 
+from native.grpc.fast_call cimport MessageForm as CMessageForm
 from native.protobuf.infer_request cimport Limits, Outcome, Request
 from native.protobuf.wire_format cimport Writer
 from native.tensor.datatype cimport DATATYPES, DT_COUNT, Datatype, datatype_of
 
+from ksrv._native.grpc.grpc_call cimport MessageForm, form_of
 from ksrv._native.protobuf.infer_request cimport ksrv_scan
 
 if not cython.compiled:
@@ -22,6 +28,7 @@ cdef extern from "../ksrv/dialects/tfserving/predict_message.hpp" namespace "ksr
         int number
         unsigned field
     const Kind KINDS[]
+    const CMessageForm PREDICT
     Outcome c_scan "ksrv::tfserving::scan_request"(
         const unsigned char *message, size_t size, const Limits &limits, Request &found
     ) noexcept
@@ -33,6 +40,8 @@ cdef extern from "../ksrv/dialects/tfserving/predict_message.hpp" namespace "ksr
     ) noexcept
     void put_spec(Writer &out, const string &name, const char *version) noexcept
 
+PREDICT_FORM: MessageForm = form_of(&PREDICT)
+"""The form of Predict's messages."""
 NUMBERS: dict[str, int] = {
     (<bytes>DATATYPES[i].name).decode(): KINDS[i].number for i in range(<int>DT_COUNT)
 }

@@ -6,7 +6,8 @@ The messages are read and written by `ksrv/protocol/grpc.py`.
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
-from ksrv._native.grpc.grpc_call import Call
+from ksrv._native.grpc.grpc_call import Call, MessageForm
+from ksrv._native.grpc.grpc_server import MODEL_INFER_FORM
 from ksrv.model.spec import ModelSpec
 from ksrv.protocol import grpc as protocol
 from ksrv.protocol.shared_memory import CallerMemory
@@ -20,7 +21,14 @@ if TYPE_CHECKING:
 
 
 class InferForm(Protocol):
-    """The messages of a unary call whose requests run in the engine: ModelInfer, or another server's call."""
+    """The messages of a unary call whose requests run in the engine: ModelInfer, or another server's call.
+
+    Attributes:
+        form: The form in which messages need no Python; None if Python reads every message. A class with a form also
+            has a function `parse`, which reads a message as `ksrv.protocol.grpc.parse_infer` does.
+    """
+
+    form: MessageForm | None
 
     def read(self, message: Message, call: Call, find: Find) -> InferRequest:
         """Read a request. The caller was checked before.
@@ -46,7 +54,8 @@ class InferCalls:
         parts: The parts that the front ends share.
     """
 
-    parse: Any = staticmethod(protocol.parse_infer)
+    form: MessageForm | None = MODEL_INFER_FORM
+    parse: protocol.Parse = staticmethod(protocol.parse_infer)
 
     def __init__(self, parts: ServerParts) -> None:
         self._parts = parts
@@ -72,7 +81,7 @@ class InferCalls:
             target = find(name, version)
             return target.spec
 
-        request: InferRequest = self.parse(
+        request = self.parse(
             message, spec_of, self._limits, metadata=metadata, memory=self.memory_of(call)
         )
         request.target = target

@@ -17,7 +17,7 @@ from typing import Any
 import orjson
 
 from ksrv._native.grpc.grpc_call import Call
-from ksrv._native.grpc.grpc_server import MODEL_INFER, GrpcServer
+from ksrv._native.grpc.grpc_server import GrpcServer
 from ksrv._native.memory.memory_budget import MemoryBudget
 from ksrv._native.queue.request_handle import NativeHandle
 from ksrv._native.reactor.connection_limits import ConnectionLimits
@@ -241,7 +241,7 @@ class NativeGrpcServer:
 
     def _deliver(self, call: Call, request: InferRequest, answer: object) -> None:
         """Send the answer of a request that the fast path read, but whose answer only Python can write."""
-        infer = NativeInferCall(self._methods[MODEL_INFER], call, request=request)
+        infer = NativeInferCall(self._methods[call.path], call, request=request)
         if isinstance(answer, InferResponse):
             deliver(infer, answer)
         else:

@@ -273,14 +273,17 @@ class FastPath:
         render = partial(rest.render_infer, request=request, nan_literals=literals, memory=memory)
         return request, render
 
-    def fast_message(self, spec: ModelSpec, message: memoryview, head: bytes) -> InferRequest:
+    def fast_message(
+        self, parse: grpc.Parse, spec: ModelSpec, message: memoryview, head: bytes
+    ) -> InferRequest:
         """Return the Python request for a call that the gRPC server has queued without Python.
 
         Args:
+            parse: Reads the message; see `ksrv.server.grpc.infer.InferForm`.
             head: The call's metadata, as the bytes of a head.
         """
         headers = self.headers_of(head)
-        return grpc.parse_infer(message, lambda name, version: spec, self.limits, metadata=headers)
+        return parse(message, lambda name, version: spec, self.limits, metadata=headers)
 
     def headers_of(self, head: bytes) -> Mapping[str, str]:
         """Return the headers of a request that a native server has queued without Python.

@@ -101,7 +101,8 @@ struct Calls {
     size_t served = 0;
 
     Calls() {
-        for (const char *path : {"/s/large", "/s/small"}) server.add_method({path, false, false, false, true, false});
+        for (const char *path : {"/s/large", "/s/small"})
+            server.add_method({path, false, false, nullptr, nullptr, true, false});
         require(server.listen_on(nullptr, 0), "it does not listen");
     }
     ~Calls() {

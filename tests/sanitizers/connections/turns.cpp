@@ -164,7 +164,7 @@ struct CallServer {
     std::thread loop;
 
     CallServer() {
-        server.add_method({"/s/unary", false, false, false, true, false});
+        server.add_method({"/s/unary", false, false, nullptr, nullptr, true, false});
         require(server.listen_on(nullptr, 0), "it does not listen");
     }
     void begin() {

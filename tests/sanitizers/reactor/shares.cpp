@@ -114,7 +114,7 @@ struct Scene {
     DrivenLoop loop{[this] { events.run(0); }, [this] { events.stop(); }};
 
     explicit Scene(uint64_t each_ns) : request_ns(each_ns) {
-        server.add_method({"/s/unary", false, false, false, true, false});
+        server.add_method({"/s/unary", false, false, nullptr, nullptr, true, false});
         require(http.listen_on(nullptr, 0) && server.listen_on(nullptr, 0), "it does not listen");
     }
 

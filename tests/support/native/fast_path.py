@@ -18,6 +18,7 @@ from ksrv._native.http.request_head import HeadRules
 from ksrv._native.reactor.connection_limits import ConnectionLimits
 from ksrv._native.reactor.event_loop import EventLoop
 from ksrv._native.server.server import HttpServer
+from ksrv.dialects.registry import grpc_methods
 from ksrv.engine.engine import Engine, EngineSettings
 from ksrv.limits import Limits
 from ksrv.repository.layout import Repository
@@ -289,7 +290,7 @@ def opened(
 @contextlib.contextmanager
 def opened_grpc(engine: Any) -> Iterator[tuple[ServerWithThreads, str]]:
     """A native gRPC server whose calls take the fast path if they can, and its address."""
-    server = ServerWithThreads(server_parts(engine, ServerSettings()))
+    server = ServerWithThreads(server_parts(engine, ServerSettings()), grpc_methods)
     port = server.start("127.0.0.1:0")
     try:
         set_grpc_routes(server, engine)

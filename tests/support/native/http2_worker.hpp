@@ -29,7 +29,7 @@ struct Worker {
     // Listens for HTTP, and for gRPC, at so many sockets each.
     void start(const int *listeners, const int *calls, size_t count) {
         for (PreparedAnswer &made : http.answers.prepared) made = {200, "200 OK", "content-length: 4\r\n", "good"};
-        server.add_method({"/s/unary", false, false, false, true, false});
+        server.add_method({"/s/unary", false, false, nullptr, nullptr, true, false});
         if (!http.listen_on(listeners, count) || !server.listen_on(calls, count)) std::abort();
         for (int i = 0; i < events.threads(); ++i) threads.emplace_back([=] { events.run(i); });
         for (const AppQueueKind kind : {AppQueueKind::metadata, AppQueueKind::others, AppQueueKind::others})

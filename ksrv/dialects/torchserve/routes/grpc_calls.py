@@ -9,7 +9,7 @@ import functools
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from ksrv._native.grpc.grpc_call import CODE_OF, Call
+from ksrv._native.grpc.grpc_call import CODE_OF, Call, MessageForm
 from ksrv.dialects.torchserve.calls import ROUTES, TorchServeCall
 from ksrv.dialects.torchserve.routes import errors
 from ksrv.dialects.torchserve.routes import responses as answers
@@ -56,6 +56,8 @@ class PredictionCalls:
     Args:
         services: The parts shared with KServe's methods.
     """
+
+    form: MessageForm | None = None
 
     def __init__(self, services: Services, engine: "Engine") -> None:
         self._services = services
