@@ -19,12 +19,12 @@ def choose_versions(policy: VersionPolicy, versions: Collection[str]) -> tuple[l
     """Return the versions that are served, in rising order, and an error if the policy names missing versions.
 
     Args:
-        versions: The versions on disk, in rising order.
+        versions: The versions on disk, in rising order. The only version of a model may have any name, and no name.
     """
-    shadow = {policy.shadow.version} if policy.shadow else set()
-    others = [number for number in map(int, versions) if number not in shadow]
+    shadow = {str(policy.shadow.version)} if policy.shadow else set()
+    others = [version for version in versions if version not in shadow]
     # [-0:] is all of them
-    wanted = [*map(str, sorted(shadow.union(policy.specific or others[-policy.latest :])))]
-    missing = ", ".join(version for version in wanted if version not in versions)
+    wanted = shadow.union(map(str, policy.specific or others[-policy.latest :]))
+    missing = ", ".join(sorted(wanted.difference(versions), key=int))
     fault = f"names the versions {missing}, but the folder has {', '.join(versions)}"
-    return [version for version in wanted if version in versions], fault if missing else ""
+    return [version for version in versions if version in wanted], fault if missing else ""
