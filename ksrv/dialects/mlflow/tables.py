@@ -45,14 +45,13 @@ def model_input(tensors: Mapping[str, Tensor], declared: Sequence[TensorSpec], s
         known = ", ".join(spec.name for spec in declared)
         raise InvalidRequest(f"the request has none of the inputs {known}")
     if schema.is_tensor_spec():
-        arrays = [_array(tensor) for tensor, _ in given]
-        return dict(zip((column.name for _, column in given), arrays, strict=True))
-    names = [
-        index if column.name is None else column.name for index, (_, column) in enumerate(given)
-    ]
-    values = [_column(tensor, getattr(column.type, "name", "")) for tensor, column in given]
+        return {column.name: _array(tensor) for tensor, column in given}
+    columns = {
+        index if column.name is None else column.name: _column(tensor, column.type)
+        for index, (tensor, column) in enumerate(given)
+    }
     try:
-        return pd.DataFrame(dict(zip(names, values, strict=True)))
+        return pd.DataFrame(columns)
     except ValueError as error:
         lengths = {tensor.name: tensor.shape[0] for tensor, _ in given}
         raise InvalidRequest(f"the columns have different lengths: {lengths}") from error
@@ -77,16 +76,17 @@ def _array(tensor: Tensor) -> Array:
     return texts.reshape(tensor.shape)
 
 
-def _column(tensor: Tensor, kind: str) -> Any:
+def _column(tensor: Tensor, kind: Any) -> Any:
     """Return the values of a column.
 
     Args:
-        kind: The name of its `mlflow.types.DataType`; "" for a composite type.
+        kind: Its `mlflow.types.DataType`, or a composite type, which has no name.
     """
     import pandas as pd
 
     if isinstance(tensor.data, np.ndarray):
         return tensor.data.reshape(-1)
+    kind = getattr(kind, "name", "")
     if kind == "binary":
         return [bytes(element) for element in tensor.data]
     texts = [_text(element, tensor.name) for element in tensor.data]
