@@ -10,6 +10,7 @@ import requests
 from ksrv.loaders.loaded import ModelLoadError
 from ksrv.testing import Server
 from ksrv.testing.server import ServerFailed
+from tests.support.wait_until import wait_until
 
 pytest.importorskip("xgboost", reason="make test-dialects installs it")
 pytest.importorskip("lightgbm", reason="make test-dialects installs it")
@@ -165,8 +166,24 @@ def test_file_without_its_end_is_refused(files, tmp_path, name):
     whole = (files / name).read_bytes()
     for part in (0.2, 0.5, 0.9):
         (tmp_path / name).write_bytes(whole[: int(len(whole) * part)])
-        with pytest.raises(ModelLoadError, match=r"is cut off|cannot be loaded"):
+        with pytest.raises(ModelLoadError, match=r"is damaged: .* crashes|cannot be loaded|is cut off"):
             load_table_model(tmp_path / name)
+
+
+def test_damaged_trees_do_not_end_the_worker_that_loads_them(files, tmp_path):
+    whole = (files / "light.txt").read_bytes()
+    (tmp_path / "light.txt").write_bytes(whole.replace(b"\nnum_leaves=", b"\nnum_keaves="))
+    shutil.copy(files / "people.ubj", tmp_path)
+    with Server(tmp_path, wait_ready=False) as server:
+        requests.post(f"{server.url}/v2/repository/models/light/load", timeout=60)
+        [light] = [
+            one
+            for one in requests.post(f"{server.url}/v2/repository/index").json()
+            if one["name"] == "light"
+        ]
+        assert "light.txt is damaged: lightgbm crashes when it loads the file (SIGABRT)" in str(light)
+        assert server.log.count("Booting worker") == 1
+        wait_until(lambda: requests.get(f"{server.url}/v2/models/people/ready").ok)
 
 
 def test_empty_file_is_named(tmp_path):
