@@ -25,7 +25,6 @@ from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 
-from ksrv.client.errors import ClientError
 from ksrv.client.grpc_calls import GrpcTransport, message_of
 from ksrv.client.http1.connections import ConnectionPool
 from ksrv.client.http1.messages import make_target
@@ -348,7 +347,7 @@ class Record:
         """
         try:
             sender.send(number)
-        except ClientError as error:
+        except Exception as error:  # noqa: BLE001  the thread would end, and its requests would be missing unnoticed
             kind = str(getattr(error, "status", type(error).__name__))
             self.failures.append((time.monotonic(), kind, str(error)))
         else:

@@ -47,6 +47,21 @@ def test_open_loop_measures_from_the_due_time():
     assert (closed.latencies > 0.1).sum() <= 1 + (closed.latencies > 0.02).sum() // 2
 
 
+@pytest.mark.parametrize("rate", [None, 50.0])
+def test_sender_that_raises_anything_fails_its_requests_and_continues(rate):
+    def fail(number):
+        raise RuntimeError(f"no answer {number}")
+
+    load = Load(1, rate=rate, poisson=False, warm_up=0, seconds=0.3)
+    start = begin()
+    if rate is None:
+        samples = closed_loop([Slow(fail)], load, start)
+    else:
+        samples = open_loop([Slow(fail)], due_times(load, rate, 0), load, start)
+    assert samples.errors["RuntimeError"] > 5
+    assert samples.example == "no answer 0"
+
+
 def test_a_closed_loop_shows_a_stall_at_its_end():
     """Twenty requests are answered at once, the next two after the measured time."""
     load = Load(2, warm_up=0, seconds=1.0)
