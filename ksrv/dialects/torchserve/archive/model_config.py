@@ -315,7 +315,7 @@ def _device(keys: ServerKeys, document: Document, report: ArchiveReport) -> str:
     if given in (None, ""):
         return "auto"
     kind = str(given).lower()
-    if kind not in ("cpu", "gpu", "neuron"):  # TorchServe also has neuron, which counts as gpu here
+    if kind not in ("cpu", "gpu"):
         document.fail(("deviceType",), f"expected cpu or gpu, found {describe(given)}")
     report.applied["deviceType"] = kind
     if kind == "cpu":

@@ -60,6 +60,7 @@ def rewrite(path, name, content):
     [
         ("minWorkers: 1\nbatchSize: eight\n", "line 2: batchSize: expected a whole number from 1 to 2147483647, found 'eight'"),
         ("deviceType: tpu\n", "line 1: deviceType: expected cpu or gpu, found 'tpu'"),
+        ("deviceType: neuron\n", "line 1: deviceType: expected cpu or gpu, found 'neuron'"),
         ("#\n\ndeviceIds: 3\n", "line 3: deviceIds: expected a list, found 3"),
         ("envelope: [1]\n", "line 1: envelope: expected a text, found a list"),
         ("ksrv: yes\n", "line 1: ksrv: expected keys and values, found true"),
