@@ -174,9 +174,10 @@ class VersionPolicy(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """One model version's settings, checked, with every path absolute and every default filled in.
+    """The settings of one version of a model.
 
-    The fields without a `Key`, from `runner` on, are not keys of model.yaml: the reader of the format sets them.
+    They are checked, every path is absolute, and every default is filled in. The fields without a `Key`, from `runner`
+    on, are not keys of model.yaml: the reader of the format sets them.
 
     Attributes:
         handler: FILE.py[:NAME], package.module:NAME, or image_classifier, image_segmenter, object_detector,

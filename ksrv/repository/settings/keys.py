@@ -179,7 +179,7 @@ def section(
         name,
         [(name, *rest) for name, rest in read.items()],
         bases=(Section,),
-        namespace={"__doc__": (kind.__doc__ or "").partition("Attributes:")[0].rstrip()},
+        namespace={"__doc__": (kind.__doc__ or "").partition("\n")[0]},
         module=__name__,
         forbid_unknown_fields=True,
         kw_only=True,

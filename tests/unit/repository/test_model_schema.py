@@ -39,6 +39,10 @@ def test_every_key_of_the_structs_is_in_the_schema(schema):
     assert {"ModelKeys", "UnpackedKeys", "ImageSection", "BatchingSection"} <= set(described)
 
 
+def test_descriptions_are_for_authors_of_models(schema):
+    assert schema["$defs"]["ModelKeys"]["description"] == "The settings of one version of a model."
+
+
 @pytest.mark.parametrize(
     "text", [*DOCUMENTED, *(path.read_text() for path in ROOT.glob("examples/**/model.yaml"))]
 )
