@@ -108,10 +108,9 @@ class OutputConverter:
             PromiseBroken: The result differs from the declared outputs.
             HandlerFailed: The result does not fit the batch.
         """
-        if self.fixed is not None and not explained:
-            found = self.fixed.read(result, rows)
-            if found is not None:
-                return found
+        found = None if self.fixed is None or explained else self.fixed.read(result, rows)
+        if found is not None:
+            return found
         if self._fetch is not None:
             result = self._fetch(result)
         declared = NOT_DECLARED if explained else self._declared
@@ -261,10 +260,13 @@ def _numbered(count: int) -> list[str]:
 def _tensor(name: str, value: Any, entry: TensorSpec | None) -> Tensor:
     """Return an output as a tensor, cast to the declared datatype."""
     wanted = entry.datatype if entry is not None else None
-    if isinstance(value, list) and wanted == "BYTES" and entry is not None and len(entry.shape) > 1:
-        value = np.array(value, object)  # nested lists of texts
     if isinstance(value, list):
-        value = _from_list(name, value, wanted)
+        nested = wanted == "BYTES" and entry is not None and len(entry.shape) > 1
+        value = np.array(value, object) if nested else _from_list(name, value, wanted)
+        if entry is not None and isinstance(value, np.ndarray) and not value.size:
+            # An empty list has neither a datatype nor the sizes of the lists that it lacks.
+            sizes = [max(size, 0) for size in entry.shape[value.ndim :]]
+            value = np.empty((*value.shape, *sizes), DTYPES.get(entry.datatype, np.dtype(object)))
     elif not isinstance(value, (np.ndarray, Texts)) and is_tensor(value):
         value = _from_torch(name, value)
     if isinstance(value, Texts):
@@ -348,9 +350,7 @@ def _plain(value: Any) -> Any:
 
 def _kind(value: Any) -> str:
     """Return how an error names a value that cannot be an output."""
-    if value is None:
-        return "None (is a `return` missing?)"
-    return f"a {type(value).__name__}"
+    return "None (is a `return` missing?)" if value is None else f"a {type(value).__name__}"
 
 
 def _from_torch(name: str, tensor: Any) -> Any:
@@ -411,8 +411,7 @@ def _from_numbers(name: str, array: Array, wanted: str | None) -> Tensor:
             f"which KServe v2 cannot carry; convert it, for example with .astype('float32')"
         )
     if wanted is not None and wanted != own:
-        array = _cast(name, array, own, wanted)
-        own = wanted
+        array, own = _cast(name, array, own, wanted), wanted
     return Tensor(name, own, array.shape, _in_order(array))
 
 

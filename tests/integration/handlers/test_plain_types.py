@@ -70,6 +70,16 @@ def sums(values: list[int], grid: list[list[float]], names: list[str]) -> Sums:
     return {"total": sum(values) + sum(map(sum, grid)), "words": [one + "!" for one in names]}
 
 
+class Nothing(TypedDict):
+    cubes: list[list[list[float]]]
+    ids: list[int]
+    words: list[list[str]]
+
+
+def nothing(rows: int) -> Nothing:
+    return {"cubes": [[]] * rows, "ids": [], "words": [[]] * rows}
+
+
 def person(who: Person) -> Person:
     assert type(who) is Person
     return Person(who.name * 2, who.age + 1, who.heights, who.note or "none")
@@ -144,7 +154,7 @@ class Calc(BaseHandler):
     def inference(self, a: float, b: float = 2.0) -> float:
         return a * b
 """
-MODELS = ["calc", "shout", "size", "sums", "person", "point", "vector", "scaled", "negative", "wide", "tone", "table", "slow", "words", "counts", "later", "batched", "halved"]  # fmt: skip
+MODELS = ["calc", "shout", "size", "sums", "nothing", "person", "point", "vector", "scaled", "negative", "wide", "tone", "table", "slow", "words", "counts", "later", "batched", "halved"]  # fmt: skip
 
 
 @pytest.fixture(scope="module", params=["inline", "process"])
@@ -241,6 +251,15 @@ def test_records_are_inputs_and_outputs(server):
     assert (found["total"], found["words"]) == (6.0, ["x!", "yy!"])
     rows = generate(server, "person", [{"name": "a", "age": 1}, {"name": "b", "age": 2}])
     assert [(row["name"], row["age"]) for row in rows] == [("aa", 2), ("bb", 3)]
+
+
+@pytest.mark.parametrize("rows", [0, 2])
+def test_empty_lists_have_the_declared_datatype_and_dimensions(server, rows):
+    with Client(server.url) as client:
+        found = client.infer("nothing", {"rows": [rows]})
+    shapes = {"cubes": (1, rows, 0, 0), "ids": (1, 0), "words": (1, rows, 0)}
+    assert {name: found[name].shape for name in shapes} == shapes
+    assert (found["cubes"].dtype, found["ids"].dtype) == (np.float64, np.int64)
 
 
 def test_other_values_are_json(server):
