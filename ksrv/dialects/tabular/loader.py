@@ -7,7 +7,7 @@ import warnings
 from importlib import import_module
 from pathlib import Path
 
-from ksrv.dialects.tabular.files import LIBRARIES, NAME, SKLEARN, is_pickle
+from ksrv.dialects.tabular.files import LIBRARIES, NAME, SKLEARN, TableFiles, is_pickle
 from ksrv.dialects.tabular.table_model import Predictor, TableModel
 from ksrv.loaders.loaded import LoadedModel, LoadRequest, ModelLoadError, missing_dependency, short
 
@@ -77,6 +77,10 @@ def _read(path: Path, library: str, *, trusted: bool, threads: int) -> tuple[Pre
         )
     library = library or LIBRARIES[path.suffix][0]
     package = _PACKAGES.get(library, library)
+    if path.suffix in LIBRARIES and not TableFiles().is_model(path):
+        raise ModelLoadError(
+            f"{path} is not a model: it does not begin as the files of {package} do"
+        )
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         try:

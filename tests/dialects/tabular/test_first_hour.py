@@ -138,12 +138,6 @@ def test_wrong_suffix_lists_the_suffixes(files, tmp_path):
     assert ".joblib" in text
 
 
-def test_text_file_that_is_no_model_names_the_library(tmp_path):
-    (tmp_path / "notes.txt").write_text("no trees here\n")
-    text = why_not(tmp_path / "notes.txt")
-    assert "notes.txt cannot be loaded by lightgbm" in text
-
-
 def test_text_and_json_files_beside_models_are_no_models(files, tmp_path):
     shutil.copy(files / "light.txt", tmp_path)
     (tmp_path / "labels.txt").write_text("cat\ndog\n")
@@ -166,7 +160,9 @@ def test_file_without_its_end_is_refused(files, tmp_path, name):
     whole = (files / name).read_bytes()
     for part in (0.2, 0.5, 0.9):
         (tmp_path / name).write_bytes(whole[: int(len(whole) * part)])
-        with pytest.raises(ModelLoadError, match=r"is damaged: .* crashes|cannot be loaded|is cut off"):
+        with pytest.raises(
+            ModelLoadError, match=r"is damaged: .* crashes|cannot be loaded|is cut off"
+        ):
             load_table_model(tmp_path / name)
 
 
@@ -181,9 +177,19 @@ def test_damaged_trees_do_not_end_the_worker_that_loads_them(files, tmp_path):
             for one in requests.post(f"{server.url}/v2/repository/index").json()
             if one["name"] == "light"
         ]
-        assert "light.txt is damaged: lightgbm crashes when it loads the file (SIGABRT)" in str(light)
+        assert "light.txt is damaged: lightgbm crashes when it loads the file (SIGABRT)" in str(
+            light
+        )
         assert server.log.count("Booting worker") == 1
         wait_until(lambda: requests.get(f"{server.url}/v2/models/people/ready").ok)
+
+
+def test_other_file_is_no_model_without_any_library(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "lightgbm", None)
+    (tmp_path / "notes.txt").write_text("milk, eggs")
+    assert "notes.txt is not a model: it does not begin as the files of lightgbm do" in why_not(
+        tmp_path / "notes.txt"
+    )
 
 
 def test_empty_file_is_named(tmp_path):
