@@ -176,6 +176,7 @@ struct Client {
 
     // The received bytes are answers, one after the other; the last may be cut. An answer to HEAD has no body.
     void check(bool asked_for_heads) const {
+        if (!got.empty() && got[0] == '\0') return;  // the frames that refuse an HTTP/2 client
         uint64_t last = 0;
         for (size_t at = 0; at < got.size();) {
             const std::string begin = got.substr(at, 9);
