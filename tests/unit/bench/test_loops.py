@@ -144,15 +144,15 @@ def test_samples_of_processes_are_added():
 def test_the_error_of_the_failing_process_is_raised(monkeypatch):
     """The other processes wait for it, and find only that the common begin is off."""
 
-    def ready_senders(endpoint, operations, load, process):
-        if process == load.processes - 1:
+    def make_senders(endpoint, operations, connections):
+        if connections == 2:  # one of the processes
             time.sleep(0.02)
             raise FileNotFoundError("no certificate")
         return contextlib.nullcontext([])
 
     fork = multiprocessing.get_context("fork")
     monkeypatch.setattr(loads.multiprocessing, "get_context", lambda _: fork)
-    monkeypatch.setattr(loads, "_ready_senders", ready_senders)
+    monkeypatch.setattr(loads, "make_senders", make_senders)
     for _ in range(6):
         with pytest.raises(FileNotFoundError, match="no certificate"):
-            loads.run(loads.Endpoint("http://127.0.0.1:1"), [], Load(4, processes=4, seconds=0.1))
+            loads.run(loads.Endpoint("http://127.0.0.1:1"), [], Load(5, processes=4, seconds=0.1))
