@@ -30,6 +30,9 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import Pipeline
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
+from ksrv.dialects.mlserver.api.codecs import PandasCodec
+from ksrv.dialects.mlserver.api.types import CodecError, InferenceRequest
+
 pytestmark = pytest.mark.long
 
 RANDOM = np.random.default_rng(0)
@@ -205,6 +208,15 @@ def test_a_request_that_does_not_fit_gets_400(server, model, inputs, fields, err
     answer = post(server, model, *inputs, **fields)
     assert answer.status_code == 400, answer.text
     assert answer.json()["error"].startswith(error)
+
+
+def test_table_without_pandas_is_refused_with_the_command_that_installs_it(monkeypatch):
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(
+        CodecError, match="needs pandas, which the server lacks: pip install pandas"
+    ) as raised:
+        PandasCodec.decode_request(InferenceRequest(inputs=[]))
+    assert raised.value.status_code == 400
 
 
 def failure_of(folder):

@@ -390,21 +390,22 @@ class PandasCodec(RequestCodec):
     @classmethod
     def decode_request(cls, request: t.InferenceRequest) -> Any:
         """Return the value of a request."""
-        import pandas as pd
-
-        columns = {each.name: cls._column(each) for each in request.inputs}
+        try:
+            import pandas as pd
+        except ModuleNotFoundError as error:
+            text = "the content type 'pd' needs pandas, which the server lacks: pip install pandas"
+            raise t.CodecError(text) from error
+        columns = {each.name: cls._column(each, pd.Series) for each in request.inputs}
         lengths = {name: len(column) for name, column in columns.items()}
         if len(set(lengths.values())) != 1:
             raise t.CodecError(f"expected columns of one length, found {lengths}")
         return pd.DataFrame(columns)
 
     @classmethod
-    def _column(cls, tensor: t.RequestInput) -> Any:
-        import pandas as pd
-
+    def _column(cls, tensor: t.RequestInput, series: Any) -> Any:
         if content_type_of(tensor) == cls.JsonContentType:
             with _reading(tensor, cls.JsonContentType):
-                return pd.Series([json.loads(each) for each in as_list(tensor.data.root)])
+                return series([json.loads(each) for each in as_list(tensor.data.root)])
         values, is_text = get_decoded_or_raw(tensor), tensor.datatype == "BYTES"
         if isinstance(values, t.TensorData):
             values = list(as_list(values.root)) if is_text else NumpyCodec.decode_input(tensor)
@@ -413,7 +414,7 @@ class PandasCodec(RequestCodec):
                 text = f"the input {tensor.name!r} has the shape {tensor.shape}; a column has [N] or [N, 1]"
                 raise t.CodecError(text)
             values = values.reshape(-1)
-        return pd.Series(values, dtype=None if is_text else DTYPES[tensor.datatype])
+        return series(values, dtype=None if is_text else DTYPES[tensor.datatype])
 
 
 # ---- decode_args ------------------------------------------------------------------------------
