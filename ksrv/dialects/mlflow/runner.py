@@ -20,7 +20,7 @@ from typing import Any
 from ksrv.dialects.foreign_runner import ForeignRunner
 from ksrv.dialects.mlflow.calls import BODY, PLATFORM, SCORING, VERSION, ScoringAnswer
 from ksrv.dialects.mlflow.environment import advice, differences
-from ksrv.dialects.mlflow.tables import model_input, output_tensors
+from ksrv.dialects.mlflow.tables import check_width, model_input, output_tensors
 from ksrv.errors import (
     HandlerFailed,
     InferenceError,
@@ -211,7 +211,9 @@ class MlflowRunner(ForeignRunner):
         if content_type.startswith("text/csv"):  # MLflow 2 reads it as a text only
             with suppress(UnicodeDecodeError):  # MLflow reports the bytes that are not UTF-8
                 data = body.decode()
+        assert self.source.config is not None
         try:
+            check_width(body, content_type, self.source.config.inputs)
             answer = self._scoring.invocations(data, content_type, watched, self._schema)
             text, status, kind = answer.response, answer.status, answer.mimetype
         except Exception as error:

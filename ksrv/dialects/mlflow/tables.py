@@ -17,6 +17,28 @@ from ksrv.model.datatypes import NAME_BY_DTYPE, KindMismatch, OutOfRange, cast, 
 from ksrv.model.spec import TensorSpec
 from ksrv.request import Array, Element, Tensor
 
+SPARE_COLUMNS = 5000
+"""Columns of a table beside twice the inputs of the model. pandas needs time by the square of the columns."""
+
+
+def check_width(body: bytes, content_type: str, declared: Sequence[TensorSpec]) -> None:
+    """Refuse a table whose columns pandas would read for minutes.
+
+    Raises:
+        InvalidRequest: The table has far more columns than the model.
+    """
+    most, width = SPARE_COLUMNS + 2 * len(declared), 0
+    if content_type.startswith("text/csv"):
+        width = max((line.count(b",") for line in body.splitlines()), default=0) + 1
+    elif b"dataframe_records" in body or b"\\u" in body:
+        with suppress(ValueError, RecursionError, AttributeError, TypeError):
+            records = json.loads(body).get("dataframe_records", ())
+            width = len({name for record in records for name in record})
+    if width > most:
+        raise InvalidRequest(
+            f"the table has {width} columns, and the model takes {len(declared) or 'any number'}; the most is {most}"
+        )
+
 
 def model_input(tensors: Mapping[str, Tensor], declared: Sequence[TensorSpec], schema: Any) -> Any:
     """Return the argument of `predict` for the inputs of a request.

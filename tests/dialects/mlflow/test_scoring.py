@@ -287,6 +287,24 @@ def test_hostile_body_gets_an_answer_and_the_model_lives_on(pair, body):
     assert one.post(records(TWO), JSON).status_code == 200
 
 
+WIDE = [f"c{index}" for index in range(6000)]
+
+
+@pytest.mark.parametrize(
+    ("body", "content_type"),
+    [
+        (",".join(WIDE) + "\n" + ",".join("1" * 6000), CSV),
+        ("a,b\n" + ",".join("1" * 6000), CSV),
+        (json.dumps({"dataframe_records": [{name: 1} for name in WIDE]}), JSON),
+        (json.dumps({"dataframe_records": [dict.fromkeys(WIDE, 1)]}).replace("_", "\\u005f"), JSON),
+    ],
+)
+def test_table_of_far_too_many_columns_gets_400_without_pandas(pair, body, content_type):
+    found = pair("columns").post(body, content_type)
+    assert found.status_code == 400
+    assert "the table has 6000 columns, and the model takes" in found.json()["message"]
+
+
 def test_predictions_without_a_form_in_json_get_500(tmp_path):
     code = CHAT.replace('{"choices": [str(model_input), params]}', "object()")
     save_code(tmp_path / "odd", code)
