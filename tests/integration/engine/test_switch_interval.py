@@ -1,6 +1,7 @@
 """A worker shortens Python's switch interval, so that a busy handler delays other models' requests less."""
 
 import numpy as np
+import pytest
 
 from ksrv.client import Client
 from ksrv.testing import Server
@@ -9,6 +10,7 @@ from tests.support.models import write_model
 HANDLER = """
 import sys
 import numpy as np
+import pytest
 from ksrv import BaseHandler
 
 class Interval(BaseHandler):
@@ -21,6 +23,7 @@ TENSORS = (
 )
 
 
+@pytest.mark.differs_in_processes("the handler reads the interval of a handler process")
 def test_worker_shortens_the_switch_interval(tmp_path):
     write_model(tmp_path, "interval", HANDLER, TENSORS)
     with Server(tmp_path) as server, Client(server.http) as client:

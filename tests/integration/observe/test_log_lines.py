@@ -105,6 +105,7 @@ class Prints(BaseHandler):
 """
 
 
+@pytest.mark.differs_in_processes("lines of a process begin with its name")
 def test_every_line_of_a_json_log_is_a_record(tmp_path):
     write_model(tmp_path, "prints", PRINTS, VECTOR + "warmup: false\n")
     tensor = {"name": "x", "datatype": "FP32", "shape": [1, 4], "data": [1, 2, 3, 4]}

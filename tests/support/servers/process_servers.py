@@ -32,5 +32,7 @@ def _run_in_processes(path: Path) -> None:
         with contextlib.suppress(OSError, yaml.YAMLError, UnicodeDecodeError, RecursionError):
             text = file.read_text(encoding="utf-8")
             read = yaml.safe_load(text)
-            if isinstance(read, dict) and "executor" not in read and not text.endswith("}\n"):
+            # An archive of TorchServe always has processes, and its model.yaml no such key.
+            named = isinstance(read, dict) and not read.keys() & {"executor", "torchserve"}
+            if named and not text.endswith("}\n"):
                 file.write_text(text.rstrip("\n") + "\nexecutor: process\n", encoding="utf-8")
