@@ -92,7 +92,7 @@ cdef class Bounds:
     Args:
         depth: The most levels of nesting, at most 512.
         size_list: The most sizes in the list form of binary_data_size.
-        open_texts: Whether texts in `data` may have the shape [-1], and `data` may be a single text.
+        open_texts: Whether texts in `data` may have the shape [-1], and `data` may be one text.
     """
 
     cdef HeaderLimits limits
