@@ -56,7 +56,7 @@ def requests_of(name: str, server: str, client: str) -> Iterator[Request]:
     """Yield a client's requests to a server: path, body and content type.
 
     Args:
-        client: Another text for each client and round.
+        client: The number of the client, and the round; the first round begins its sequence.
     """
     kind = "application/json"
     path = f"/v2/models/{name}/generate" if server == "ksrv" else f"/json/{name}"
@@ -67,9 +67,11 @@ def requests_of(name: str, server: str, client: str) -> Iterator[Request]:
         )
         samples = sound.astype(np.float32 if name == "voice" else np.int16).tolist()
         for number in count():
-            start = {"sequence_id": client, "sequence_start": number == 0}
+            sequence, _, round = client.partition(" ")
+            is_first = round == "before" and number == 0
+            start = {"sequence_id": sequence, "sequence_start": is_first}
             of_ksrv = {"samples": samples, "parameters": start}
-            of_app = {"samples": [samples], "sequence": client.partition(" ")[0]}
+            of_app = {"samples": [samples], "sequence": sequence}
             yield path, json.dumps(of_ksrv if server == "ksrv" else of_app).encode(), kind
     question = packages.QUESTIONS[name]()
     input, value = next(iter(question.items()))
