@@ -19,7 +19,7 @@ ALLOWANCES = {
     "ksrv/dialects/tfserving/": 900,
     "ksrv/pull/": 450,
     "ksrv/cli/signature.py": 50,
-    "ksrv/shadow/": 350,  # issue 43 E: promotion by evidence
+    "ksrv/shadow/": 350,
 }
 
 OUTSIDE_THE_CORE = (
