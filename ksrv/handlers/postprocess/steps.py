@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from msgspec import structs
 
-from ksrv.errors import quote
+from ksrv.errors import InferenceError, quote
 from ksrv.handlers.batch import Batch
 from ksrv.handlers.file_tensors import check_names
 from ksrv.handlers.outputs import by_name
@@ -29,6 +29,8 @@ DOUBLE_SOFTMAX = (
     "a softmax, leave the step out; of a built-in handler, set parameters: {softmax: false}"
 )
 MOST_CLASSES = 1_000_000
+NEED_VALUES = (keys.Softmax, keys.Argmax, keys.Mask)
+"""The steps that make nothing of a row without values. Sizes of 0 come from inputs of a free size."""
 Shape = tuple[Dimension, ...]
 Named = Mapping[str, Any]
 """Outputs by name, as specs, arrays or tensors."""
@@ -108,6 +110,8 @@ class Steps:
                 self._is_checked = True
                 if scores.are_probabilities(step, *named.values()):
                     log.warning(DOUBLE_SOFTMAX, self.model)
+            if isinstance(step, NEED_VALUES) and any(0 in one.shape[1:] for one in named.values()):
+                raise InferenceError(f"the request leaves {min(named)!r} without values", 400)
             results = RUN[type(step)](step, named, images)
             if isinstance(step, keys.TopK | keys.Nms) and self.labels is not None:
                 results["label"] = scores.labels_of(results["class"], self.labels)

@@ -186,3 +186,26 @@ def test_check_shows_the_outputs_of_the_steps(models):
     assert shown.exit_code == 0, shown.output
     for output in ("boxes FP32[-1,-1,4]", "best_label BYTES[-1,1]", "light BYTES[-1]"):
         assert output in shown.output
+
+
+@pytest.mark.parametrize("executor", ["inline", "process"])
+def test_input_without_values_gets_400(tmp_path, executor):
+    steps = {"softmax": [2, 0], "argmax": [2, 0], "mask": [1, 0, 4]}
+    for step, shape in steps.items():
+        (tmp_path / step).mkdir()
+        (tmp_path / step / "handler.py").write_text("def inference(x):\n    return {'y': x}\n")
+        sizes = ", ".join(["-1"] * len(shape))
+        (tmp_path / step / "model.yaml").write_text(
+            f"handler: handler.py\nexecutor: {executor}\npostprocess: [{{{step}: {{}}}}]\nwarmup: false\n"
+            f"inputs: [{{name: x, datatype: FP32, shape: [{sizes}]}}]\n"
+        )
+    with Server(tmp_path) as server:
+        for step, shape in steps.items():
+            tensor = {"name": "x", "datatype": "FP32", "shape": shape, "data": []}
+            answer = requests.post(
+                f"{server.url}/v2/models/{step}/infer", json={"inputs": [tensor]}
+            )
+            assert (answer.status_code, answer.json()["error"]) == (
+                400,
+                "the request leaves 'y' without values",
+            )
