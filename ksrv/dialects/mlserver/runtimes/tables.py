@@ -31,12 +31,10 @@ class TableRuntime(MLModel):
     async def load(self) -> bool:
         """See `MLModel`."""
         if (path := Path(await get_model_uri(self.settings, self.files))).is_dir():
-            names = " or ".join(self.files)
-            raise FileNotFoundError(f"{path} has no {names}; name the file in parameters.uri")
+            raise FileNotFoundError(f"{path} has no {' or '.join(self.files)}; set parameters.uri")
         trusted = getattr(self.settings.parameters, "trust", None) == "pickle"
         self._model = self.read(path, trusted=trusted)
-        self.ready = True
-        return self.ready
+        return True
 
     def read(self, path: Path, *, trusted: bool) -> Any:
         """Return the object in a file whose methods are called."""
@@ -73,8 +71,7 @@ class SKLearnModel(TableRuntime):
 
     def read(self, path: Path, *, trusted: bool) -> Any:
         """See `TableRuntime`; estimators that do not know their columns are served too."""
-        read = read_skops if path.suffix == ".skops" else read_pickle
-        return read(path, trusted=trusted)
+        return (read_skops if path.suffix == ".skops" else read_pickle)(path, trusted=trusted)
 
 
 class XGBoostModel(TableRuntime):
