@@ -22,7 +22,8 @@ BY_NAME = re.compile(r"(?<![\w./-])ksrv(?![\w./-])")
 def commands(text: str) -> list[str]:
     """Return the commands of `pip install` in lines, and in code within a sentence that two lines share."""
     text = re.sub(r'"\s*\n\s*f?"', "", text)  # a string of Python in two parts
-    in_sentences = [re.sub(r"\s+", " ", code) for code in re.findall(r"`([^`]+)`", text)]
+    prose = re.sub(r"^```.*?^```", "", text, flags=re.DOTALL | re.MULTILINE)
+    in_sentences = [re.sub(r"\s+", " ", code) for code in re.findall(r"`([^`]+)`", prose)]
     return [
         command
         for line in [*text.splitlines(), *in_sentences]

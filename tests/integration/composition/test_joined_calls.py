@@ -57,6 +57,9 @@ def root(tmp_path):
     return tmp_path / "models"
 
 
+@pytest.mark.differs_in_processes(
+    "only models in the worker get instances for the calls that they make"
+)
 def test_synchronous_pipeline_joins_the_calls_of_its_requests(root):
     write_model(root, "pipeline", PIPELINE, VECTOR + "calls: [detector]\n")
     joins = "batching: {max_batch_size: 32}\nwarmup: false\n"

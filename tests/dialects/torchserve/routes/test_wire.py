@@ -43,7 +43,8 @@ def test_the_number_of_texts_may_be_left_open(served):
             over_grpc = stub_infer(channel)(made, timeout=30)
         assert over_grpc.outputs[0].shape == [len(texts)]
         assert over_grpc.raw_output_contents[0].count(b"named") == len(texts)
-    for shape, texts in (([-1, 1], ["a"]), ([-2], ["a"]), ([-1], "a"), ([-1], [1]), ([-1], None)):
+    assert answered(asked([-1], "a")).json() == answered(asked([1], ["a"])).json()
+    for shape, texts in (([-1, 1], ["a"]), ([-2], ["a"]), ([-1], [1]), ([-1], None)):
         assert answered(asked(shape, texts)).status_code == 400
     numbers = {"name": "x", "datatype": "FP32", "shape": [-1], "data": [1.0]}
     assert "is negative" in answered({"inputs": [numbers]}).json()["error"]
