@@ -15,8 +15,8 @@ import json
 import os
 import subprocess
 import sys
-import sysconfig
 from collections.abc import Mapping
+from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 from shutil import rmtree
 from typing import Any, NamedTuple
@@ -35,7 +35,8 @@ OLDEST_PYTHON = (3, 11)
 """The oldest Python that ksrv runs on."""
 
 _PROBE = """
-import json, sys, sysconfig
+import json, sys
+from importlib.machinery import EXTENSION_SUFFIXES
 own = ""
 if sys.version_info >= (3, 8):
     import importlib.metadata
@@ -43,7 +44,7 @@ if sys.version_info >= (3, 8):
         own = importlib.metadata.version("ksrv")
     except importlib.metadata.PackageNotFoundError:
         pass
-print(json.dumps({"python": list(sys.version_info[:3]), "abi": sysconfig.get_config_var("SOABI"), "ksrv": own}))
+print(json.dumps({"python": list(sys.version_info[:3]), "abi": EXTENSION_SUFFIXES[0], "ksrv": own}))
 """
 
 
@@ -93,7 +94,7 @@ def _interpreter_in(path: Path) -> Path:
 def _usable(path: Path) -> Interpreter:
     """Return the interpreter at a path, if its version fits the server's ksrv or it has the server's release."""
     told = _ask(path)
-    if told["abi"] == sysconfig.get_config_var("SOABI"):
+    if told["abi"] == EXTENSION_SUFFIXES[0]:
         return Interpreter([str(path), bootstrap.__file__, *_lent_packages(), "--"], False)
     if told["ksrv"] == ksrv.__version__:
         return Interpreter([str(path), "-P", "-m", PROGRAM], False)

@@ -196,8 +196,17 @@ def test_an_interpreter_needs_a_process(tmp_path):
         pass
 
 
+def test_interpreter_is_compared_while_another_thread_reads_pythons_configuration(
+    tmp_path, monkeypatch
+):
+    """Python 3.11 fills the variables of sysconfig without a lock: other threads find some of them missing."""
+    monkeypatch.setattr("sysconfig._CONFIG_VARS", {})
+    found = interpreters.interpreter_for(sys.executable, tmp_path)
+    assert found.program[1] == interpreters.bootstrap.__file__
+
+
 def test_too_old_interpreter_is_refused(tmp_path, monkeypatch):
-    asked = {"python": [3, 9, 1], "abi": "cpython-39-x86_64-linux-gnu", "ksrv": ""}
+    asked = {"python": [3, 9, 1], "abi": ".cpython-39-x86_64-linux-gnu.so", "ksrv": ""}
     monkeypatch.setattr(interpreters, "_ask", lambda path: asked)
     text = rf"{sys.executable} is Python 3\.9\.1, .*; ksrv needs Python 3\.11 or later"
     with pytest.raises(HandlerFailed, match=text):
@@ -208,7 +217,7 @@ def test_too_old_interpreter_is_refused(tmp_path, monkeypatch):
     ("release", "accepted"), [("", False), ("0.0.1", False), (ksrv.__version__, True)]
 )
 def test_other_python_needs_the_servers_release(tmp_path, monkeypatch, release, accepted):
-    asked = {"python": [3, 99, 1], "abi": "cpython-399-x86_64-linux-gnu", "ksrv": release}
+    asked = {"python": [3, 99, 1], "abi": ".cpython-399-x86_64-linux-gnu.so", "ksrv": release}
     monkeypatch.setattr(interpreters, "_ask", lambda path: asked)
     if accepted:
         found = interpreters.interpreter_for(sys.executable, tmp_path)
