@@ -4,6 +4,7 @@ import grpc
 import numpy as np
 import pytest
 
+from ksrv._native.memory.memory_budget import PROCESS
 from tests.support.native.fast_path import PAIR, PAIR_YAML, opened_grpc, serving
 from tests.support.tfserving import (
     PREDICTION,
@@ -13,6 +14,7 @@ from tests.support.tfserving import (
     tensor_proto,
     values_of,
 )
+from tests.support.wait_until import wait_until
 
 BATCHES = "batching: {max_batch_size: 8192, max_delay_ms: 0}\n"
 RANDOM = np.random.default_rng(7)
@@ -39,6 +41,8 @@ def opened(tmp_path, request):
         grpc.insecure_channel(address) as channel,
     ):
         yield server, Client(channel)
+        # The server lets go of an answer after its client has it, and other tests measure what is held.
+        wait_until(lambda: PROCESS.held == 0)
 
 
 @pytest.mark.parametrize(
