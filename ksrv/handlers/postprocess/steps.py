@@ -110,8 +110,6 @@ class Steps:
                 self._is_checked = True
                 if scores.are_probabilities(step, *named.values()):
                     log.warning(DOUBLE_SOFTMAX, self.model)
-            if isinstance(step, NEED_VALUES) and any(0 in one.shape[1:] for one in named.values()):
-                raise InferenceError(f"the request leaves {min(named)!r} without values", 400)
             results = RUN[type(step)](step, named, images)
             if isinstance(step, keys.TopK | keys.Nms) and self.labels is not None:
                 results["label"] = scores.labels_of(results["class"], self.labels)
@@ -156,14 +154,20 @@ class Steps:
 
         Args:
             path: The path of the key that names the output.
+
+        Raises:
+            Fault: The step never takes such an output.
+            InferenceError: A request has left the output without values that the step needs.
         """
         shape = value.wire_shape if isinstance(value, TensorSpec) else list(value.shape)
         kind = getattr(value, "datatype", None) or str(value.dtype)
-        labels = len(self.labels or ())
-        wanted = _wanted(step, path[-1], len(shape), labels or MOST_CLASSES)
-        if not any(_fits(shape, sizes) for sizes in wanted):
+        wanted = _wanted(step, path[-1], len(shape), len(self.labels or ()) or MOST_CLASSES)
+        fits = any(_fits(shape, sizes) for sizes in wanted)
+        if 0 in shape[1:] and (isinstance(step, NEED_VALUES) or not fits):
+            raise InferenceError(f"the request leaves {name!r} without values", 400)
+        if not fits:
             shown = " or ".join(str(list(sizes)) for sizes in wanted)
-            hint = f"; labels: names {labels} classes" if labels else ""
+            hint = f"; labels: names {len(self.labels)} classes" if self.labels else ""
             raise Fault(path, f"takes the shape {shown}, and {quote(name)} has {shape}{hint}")
         if kind in ("BYTES", "object") and path[-1] != "also":
             raise Fault(path, f"takes numbers, and {quote(name)} has texts")

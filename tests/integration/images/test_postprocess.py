@@ -190,13 +190,20 @@ def test_check_shows_the_outputs_of_the_steps(models):
 
 @pytest.mark.parametrize("executor", ["inline", "process"])
 def test_input_without_values_gets_400(tmp_path, executor):
-    steps = {"softmax": [2, 0], "argmax": [2, 0], "mask": [1, 0, 4]}
+    steps = {
+        "softmax": [2, 0],
+        "argmax": [2, 0],
+        "top_k": [2, 0],
+        "ctc": [1, 4, 0],
+        "mask": [1, 0, 4],
+    }
+    keys = {"ctc": "{alphabet: abc}"}
     for step, shape in steps.items():
         (tmp_path / step).mkdir()
         (tmp_path / step / "handler.py").write_text("def inference(x):\n    return {'y': x}\n")
         sizes = ", ".join(["-1"] * len(shape))
         (tmp_path / step / "model.yaml").write_text(
-            f"handler: handler.py\nexecutor: {executor}\npostprocess: [{{{step}: {{}}}}]\nwarmup: false\n"
+            f"handler: handler.py\nexecutor: {executor}\npostprocess: [{{{step}: {keys.get(step, {})}}}]\nwarmup: false\n"
             f"inputs: [{{name: x, datatype: FP32, shape: [{sizes}]}}]\n"
         )
     with Server(tmp_path) as server:
