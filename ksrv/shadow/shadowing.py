@@ -123,9 +123,10 @@ class Shadowing(RequestTap):
         super().__init__(rules.share, partial(model.count, "shadow"))
         self._model, self._rules, self._recording = model, rules, recording
         self._find, self._submit = find, submit
-        # With the share 0.1, the shadow rests nine times as long as it runs. The bound keeps the pause below 64 bits.
-        self._rest = min(1 / rules.share - 1, 1e9)
-        self._pause_ns = int(RUN_NS * self._rest)
+        # From the choice of a request to the next choice: with the share 0.1, ten times a run, so that nine of them are
+        # rest. The bound keeps the pause below 64 bits.
+        self._runs = min(1 / rules.share, 1e9) if rules.share < 1 else 0.0
+        self._pause_ns = int(RUN_NS * self._runs)
         self.sampled = (self.share, self._pause_ns)
         self._next_ns = 0
         self._names: set[str] = set()  # of the outputs that are counted
@@ -146,7 +147,7 @@ class Shadowing(RequestTap):
         return super().follow(request, callback)
 
     def samples(self, request: InferRequest) -> bool:
-        """Tell by chance whether a request is sampled, if the pause after the last sampled request is over."""
+        """Tell by chance whether a request is sampled, if the pause since the last sampled request is over."""
         if request.stream is not None or not super().samples(request):
             return False
         now = time.monotonic_ns()
@@ -190,7 +191,7 @@ class Shadowing(RequestTap):
             return UNAVAILABLE
         except (Overloaded, TooManyRequests):
             return BUSY
-        self._pause_ns = int(max(RUN_NS, time.monotonic_ns() - began) * self._rest)
+        self._pause_ns = int(max(RUN_NS, time.monotonic_ns() - began) * self._runs)
         self._note(result, "")
         for name, text in texts.items():
             if name and (name in self._names or len(self._names) < MOST_OUTPUTS):

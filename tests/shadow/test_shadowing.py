@@ -354,6 +354,22 @@ def test_a_share_is_sampled_and_rests_between_the_runs(shadowed):
         assert 0 < seen(server) < 90  # 40 on average, with a standard deviation of 6
 
 
+def test_a_share_bounds_the_time_in_which_the_shadow_runs(shadowed):
+    run = 0.2
+    slow = OLD.replace("    return", f"    import time; time.sleep({run})\n    return")
+    with Server(shadowed(slow, share=0.5)) as server, Client(server.http) as client:
+        while not seen(server):  # then the server knows how long a run takes
+            infer(client, 1)
+            time.sleep(2 * run)
+        known = seen(server)
+        began = time.monotonic()
+        while time.monotonic() < began + 2.5:
+            infer(client, 1)
+        most = 1 + (time.monotonic() - began) * 0.5 / run
+        time.sleep(2 * run)
+        assert 1 <= seen(server) - known <= most
+
+
 def test_the_smallest_share_samples_nothing_and_serves(shadowed):
     with Server(shadowed(SAME, share="5.0e-324")) as server, Client(server.http) as client:
         for number in range(20):
