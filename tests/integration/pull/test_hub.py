@@ -8,6 +8,7 @@ import sys
 import pytest
 
 from tests.support.pull.hub_server import hub_server
+from tests.support.tree import tree
 
 pytest.importorskip("huggingface_hub")
 
@@ -33,14 +34,6 @@ def pull(hub, tmp_path):
         )  # fmt: skip
 
     return run
-
-
-def tree(folder):
-    return {
-        path.relative_to(folder).as_posix(): path.read_bytes()
-        for path in folder.rglob("*")
-        if path.is_file()
-    }
 
 
 def test_repository_arrives_at_its_commit(hub, pull, tmp_path):

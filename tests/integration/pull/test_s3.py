@@ -15,6 +15,7 @@ from ksrv.client import Client
 from ksrv.testing import Server
 from tests.support.models import write_double
 from tests.support.paths import ROOT
+from tests.support.tree import tree
 
 pytest.importorskip("obstore")
 boto3 = pytest.importorskip("boto3")
@@ -51,14 +52,6 @@ def pull(put, tmp_path):
         return CliRunner().invoke(main, ["pull", uri, str(tmp_path / folder), *options])
 
     return run
-
-
-def tree(folder):
-    return {
-        path.relative_to(folder).as_posix(): path.read_bytes()
-        for path in folder.rglob("*")
-        if path.is_file()
-    }
 
 
 def test_folder_arrives_with_its_subfolders(put, pull, tmp_path):

@@ -9,6 +9,7 @@ import pytest
 
 from ksrv.pull.folder import differences, lock_of, pull_into
 from ksrv.pull.source import MOST_FILES, PullError, RemoteFile, check_names, redacted
+from tests.support.tree import tree
 
 
 class Memory:
@@ -34,14 +35,6 @@ class Memory:
             (tree / name).parent.mkdir(parents=True, exist_ok=True)
             (tree / name).write_bytes(data)
             arrived(name, len(data))
-
-
-def tree(folder):
-    return {
-        path.relative_to(folder).as_posix(): path.read_bytes()
-        for path in folder.rglob("*")
-        if path.is_file()
-    }
 
 
 CONTENTS = {"a": b"1", "sub/b": b"22"}

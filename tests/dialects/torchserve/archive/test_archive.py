@@ -14,6 +14,7 @@ from ksrv.dialects.torchserve.archive.archive import (
     read_manifest,
 )
 from ksrv.dialects.torchserve.archive.model_config import archived_config
+from tests.support.tree import tree
 
 MANIFEST = b'{"runtime": "python", "model": {"modelName": "lin", "handler": "lin_handler.py"}}'
 
@@ -35,14 +36,6 @@ def write_tgz(path, files, top="lin/"):
 
 
 FILES = [("MAR-INF/MANIFEST.json", MANIFEST), ("lin_handler.py", b"x = 1"), ("sub/a.txt", b"a")]
-
-
-def tree(folder):
-    return {
-        str(path.relative_to(folder)): path.read_bytes()
-        for path in sorted(folder.rglob("*"))
-        if path.is_file()
-    }
 
 
 @pytest.mark.parametrize("kind", ["deflated", "stored", "tgz", "folder"])
