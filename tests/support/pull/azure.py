@@ -1,22 +1,16 @@
 """The two calls of Azure Blob Storage that a pull makes: list a container, read a blob."""
 
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
+from contextlib import AbstractContextManager
 from urllib.parse import parse_qs, unquote, urlsplit
 from xml.sax.saxutils import escape
+
+from tests.support.servers.http_handlers import QuietHandler, handlers_served
 
 MODIFIED = "Fri, 26 Jun 2026 23:39:12 GMT"
 
 
-class _Handler(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
+class _Handler(QuietHandler):
     blobs: dict[str, bytes]
-
-    def log_message(self, *_: object) -> None:
-        pass
 
     def do_GET(self) -> None:
         parts = urlsplit(self.path)
@@ -52,16 +46,6 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
 
-@contextmanager
-def azure_server(blobs: dict[str, bytes]) -> Iterator[str]:
+def azure_server(blobs: dict[str, bytes]) -> AbstractContextManager[str]:
     """Serve the blobs of a container; yield the endpoint."""
-    handler: Any = type("Handler", (_Handler,), {"blobs": blobs})
-    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_address[1]}"
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
+    return handlers_served(_Handler, blobs=blobs)

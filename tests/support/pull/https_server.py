@@ -1,14 +1,13 @@
 """A server of files over https that breaks transfers on purpose."""
 
 import ssl
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
+
+from tests.support.servers.http_handlers import QuietHandler, handlers_served
 
 
 @dataclass
@@ -54,12 +53,8 @@ class Files:
         return [int(text[6:].partition("-")[0]) if text else 0 for _, _, text in self.seen]
 
 
-class _Handler(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
+class _Handler(QuietHandler):
     files: Files
-
-    def log_message(self, *_: object) -> None:
-        pass
 
     def do_GET(self) -> None:
         files, wanted = self.files, self.headers.get("Range")
@@ -125,21 +120,7 @@ def https_server(key: Path, authority: Path) -> Iterator[Files]:
         authority: The certificate, which clients are to trust.
     """
     files = Files(authority=authority)
-    handler: Any = type("Handler", (_Handler,), {"files": files})
-    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
-    server.daemon_threads = True
-    server.handle_error = lambda *_: None  # type: ignore[method-assign]
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(authority, key)
-    server.socket = context.wrap_socket(
-        server.socket, server_side=True, do_handshake_on_connect=False
-    )
-    files.url = f"https://127.0.0.1:{server.server_address[1]}"
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    try:
+    with handlers_served(_Handler, context, files=files) as files.url:
         yield files
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
