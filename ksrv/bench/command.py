@@ -13,13 +13,14 @@ import click
 from ksrv.bench.host import Usage, server_processes, usage
 from ksrv.bench.load import Endpoint, Load, run
 from ksrv.bench.loadgen import SCENARIOS, Run, run_loadgen, summary_of
-from ksrv.bench.plot import FORMATS
+from ksrv.bench.plot import FORMATS, draw
 from ksrv.bench.report import Result, remarks, result_of, table
 from ksrv.bench.requests import operations_of, rows_of
 from ksrv.cli.progress import Progress
 from ksrv.client import Client, ClientError
 from ksrv.client.command.connection import DEFAULT_URL, Credentials, credential_options
 from ksrv.client.operations import Operation
+from ksrv.client.tensors import Array
 from ksrv.machine.cgroups import usable_cores
 
 if TYPE_CHECKING:
@@ -292,21 +293,19 @@ def bench(
     else:
         loads = [Load(int(count), **timing) for count in concurrency or (1, 4, 16)]  # type: ignore[arg-type]
     results: list[Result] = []
-    names: list[str] = []
+    latencies: dict[str, Array] = {}
     with Progress() as progress:
         for url in urls or (DEFAULT_URL,):
             target = _Target(url, credentials, timeout, model, version)
             operations = target.operations(files, rows, _shapes(shapes))
             for load in loads:
-                progress.show(f"{url}: {_describe(load)}, {warm_up + seconds:g} s")
+                name = f"{url}: {_describe(load)}"
+                progress.show(f"{name}, {warm_up + seconds:g} s")
                 results.append(target.measure(operations, load))
-                names.append(f"{url}: {_describe(load)}")
+                latencies[name] = results[-1].milliseconds
     if plot is not None:
-        from ksrv.bench.plot import draw
-
-        drawn = zip(names, (one.milliseconds for one in results), strict=True)
         try:
-            draw(dict(drawn), plot, f"{model}, {rows} rows a request")
+            draw(latencies, plot, f"{model}, {rows} rows a request")
         except OSError as error:
             raise click.ClickException(f"{plot} cannot be written: {error}") from error
     if as_json:
