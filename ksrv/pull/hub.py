@@ -16,16 +16,16 @@ class HubSource:
     """
 
     def __init__(self, uri: str) -> None:
-        from huggingface_hub import HfApi
-        from huggingface_hub.hf_api import RepoFile
+        from huggingface_hub.hf_api import HfApi, RepoFile
 
         self.uri = uri
         self._name, _, revision = uri.removeprefix("hf:").removeprefix("//").partition("@")
         with explained(uri, Exception):  # each release has the errors of another HTTP library
             self.revision = str(HfApi().model_info(self._name, revision=revision or None).sha)
             entries = HfApi().list_repo_tree(self._name, revision=self.revision, recursive=True)
-            files = [entry for entry in islice(entries, MOST_FILES) if isinstance(entry, RepoFile)]
-        self.files = [RemoteFile(file.path, file.size, _digest(file)) for file in files]
+            files = (entry for entry in entries if isinstance(entry, RepoFile))
+            found = islice(files, MOST_FILES + 1)
+            self.files = [RemoteFile(file.path, file.size, _digest(file)) for file in found]
 
     def fetch(self, tree: Path, arrived: Arrived) -> None:
         """See `Source`. The library shows the progress, and continues what it has in a folder of the tree."""

@@ -83,6 +83,13 @@ def test_hostile_names_are_refused(hub, pull, tmp_path, name):
     assert not (tmp_path / "cats").exists()
 
 
+def test_more_files_than_a_model_may_have_are_refused(hub, pull, tmp_path):
+    hub.files = {str(number): b"" for number in range(100_001)}
+    done = pull()
+    assert done.returncode == 1 and "the source has 100001 files" in done.stderr
+    assert not (tmp_path / "cats").exists()
+
+
 def test_token_is_the_librarys(hub, pull):
     hub.token = "hf_secret"
     done = pull()
