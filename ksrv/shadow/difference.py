@@ -83,4 +83,4 @@ def _wrong(wanted: Array, found: Array, tolerance: float) -> Array:
 
 
 def _shown(value: Any) -> str:
-    return repr(value)[:60]
+    return (str(value) if isinstance(value, np.generic) else repr(value))[:60]
