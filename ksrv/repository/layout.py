@@ -9,10 +9,11 @@ import logging
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import partial
 from os.path import exists, isdir, isfile
 from pathlib import Path
 from typing import Any, TypeAlias
+
+from msgspec.structs import replace
 
 from ksrv.errors import InvalidRequest, NotFound, did_you_mean, quote
 from ksrv.model.config import ModelConfig, ModelSource, VersionPolicy
@@ -398,7 +399,7 @@ def folder_entry(
     """Return the entry of a model's folder, with or without version folders.
 
     Args:
-        policy: The versions to serve, instead of the versions that model.yaml names.
+        policy: The versions to serve besides the shadow version, instead of the versions that model.yaml names.
 
     Raises:
         ConfigError: The folder is not a model, or its settings are wrong.
@@ -407,8 +408,14 @@ def folder_entry(
     folders = version_folders(path)
     if not folders:
         return unversioned(name, path, path, load_model_config(path, formats=formats))
-    entry, read = ModelEntry(name, path=path), partial(load_model_config, path, formats=formats)
-    if fault := add_versions(entry, path, folders, policy or load_version_policy(path), read):
+    entry, own = ModelEntry(name, path=path), load_version_policy(path)
+    policy = replace(policy or own, shadow=own.shadow)
+
+    def read(folder: Path) -> ModelConfig:
+        # A version with its own model.yaml must not name another shadow.
+        return replace(load_model_config(path, folder, formats), shadow=own.shadow)
+
+    if fault := add_versions(entry, path, folders, policy, read):
         entry.error = f"{path}: version_policy or shadow {fault}"
     return entry
 

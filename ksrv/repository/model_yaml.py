@@ -44,7 +44,7 @@ def unread_settings(folders: Sequence[Path]) -> str:
 
 
 def load_version_policy(folder: Path) -> VersionPolicy:
-    """Return the version policy of a model, from the `model.yaml` in the model's folder, not in a version folder.
+    """Return the version policy and `shadow` of a model, from the `model.yaml` in the model's folder alone.
 
     Raises:
         ConfigError: The folder's `model.yaml` cannot be read, or its policy is invalid.
@@ -68,8 +68,9 @@ def load_model_config(
 ) -> ModelConfig:
     """Return the settings of one model, or of one of its versions.
 
-    A `model.yaml` in the version folder replaces the `model.yaml` in the model's folder, except for `shadow`. Files are looked for in the version folder, then in the model's folder. A folder without
-    a `model.yaml` is served by its `handler.py`, or by the only model file in it.
+    A `model.yaml` in the version folder replaces the `model.yaml` in the model's folder. Files are looked for in the
+    version folder, then in the model's folder. A folder without a `model.yaml` is served by its `handler.py`, or by the
+    only model file in it.
 
     Args:
         version_folder: The folder of the version, or None for an unversioned model.
@@ -86,9 +87,7 @@ def load_model_config(
     document = Document.read(path) if path else _without_config(folders, formats)
     document.value = {} if document.value is None else document.value
     with document.naming_faults():
-        config = _read(document, folders, folder, formats, has_file=path is not None)
-    shadow = load_version_policy(folder).shadow if version_folder else config.shadow
-    return replace(config, shadow=shadow)
+        return _read(document, folders, folder, formats, has_file=path is not None)
 
 
 def _read(

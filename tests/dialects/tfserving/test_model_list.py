@@ -71,6 +71,14 @@ def test_the_policy_chooses_versions(tmp_path, policy, versions):
     assert (found.error, list(found.versions)) == (None, versions)
 
 
+def test_a_policy_keeps_the_shadow_version_beside_the_serving_version(tmp_path):
+    write_versions(tmp_path, 1, 2, 3)
+    (tmp_path / "models/m/model.yaml").write_text("shadow: {version: 3}\n")
+    found = entries(tmp_path, config(model_version_policy="{ latest { num_versions: 1 } }"))["m"]
+    assert (found.error, list(found.versions)) == (None, ["2", "3"])
+    assert {source.config.shadow.version for source in found.versions.values()} == {3}
+
+
 @pytest.mark.parametrize(
     ("text", "error"),
     [
