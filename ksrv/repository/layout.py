@@ -412,7 +412,7 @@ def folder_entry(
     policy = replace(policy or own, shadow=own.shadow)
 
     def read(folder: Path) -> ModelConfig:
-        # A version with its own model.yaml must not name another shadow.
+        # The model.yaml of a version must not name another shadow.
         return replace(load_model_config(path, folder, formats), shadow=own.shadow)
 
     if fault := add_versions(entry, path, folders, policy, read):

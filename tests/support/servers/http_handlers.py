@@ -26,7 +26,7 @@ def handlers_served(
 
     Args:
         context: For https. Errors of connections are ignored then, because clients end them in handshakes.
-        attributes: What every handler has.
+        attributes: The attributes of every handler.
     """
     served = type("Handler", (handler,), attributes)
     with ThreadingHTTPServer(("127.0.0.1", 0), served) as server:
