@@ -245,8 +245,7 @@ cdef class GrpcServer:
 
     def __dealloc__(self):
         if self.server != NULL:
-            self.server.close_all()
-            _release_sent(self.server)
+            self.close_all()
             del self.server
 
     def set_routes(self, routes: Sequence[tuple[str, str, ModelEndpoint]]) -> None:
@@ -300,9 +299,10 @@ cdef class GrpcServer:
             self.server.drain()
 
     def close_all(self) -> None:
-        """Close every connection."""
+        """Close every connection, and free what they have sent: the event loop may stop next."""
         with nogil:
             self.server.close_all()
+        _release_sent(self.server)
 
     @property
     def open_connections(self) -> int:

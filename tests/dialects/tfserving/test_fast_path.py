@@ -80,3 +80,11 @@ def test_tensors_may_lie_at_any_offset(opened, length):
     answer = client.call(PREDICTION, "Predict", request)
     assert values_of(answer.outputs["sum"]).tobytes() == wanted.tobytes()
     assert server._core.counters()["fast_path"] == 1
+
+
+def test_stopped_server_holds_no_bytes_of_its_answers(tmp_path):
+    with serving(tmp_path / "pair", PAIR, PAIR_YAML) as engine:
+        with opened_grpc(engine) as (_, address), grpc.insecure_channel(address) as channel:
+            request, _ = asked(6000)  # Python writes the answer, and must free it after it is sent
+            Client(channel).call(PREDICTION, "Predict", request)
+        assert PROCESS.held == 0
