@@ -91,16 +91,7 @@ class ModelTable:
         return NotFound(f"Request for unknown model: {quote(name)} is not found{meant}")
 
     def loaded(self, name: str = "", version: str = "") -> list[ModelVersion]:
-        """Return the versions that serve.
-
-        Args:
-            name: A model's name, or "" for all.
-            version: A version, or "" for all.
-
-        Raises:
-            NotFound: The model or version is unknown.
-            NotReady: The version does not serve now, or the repository was not read yet.
-        """
+        """Return the versions that serve; see `Engine.statistics`."""
         models = self.models
         if name and (version or name not in models):
             return [self.find(name, version)]

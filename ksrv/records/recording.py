@@ -2,8 +2,8 @@
 
 `RequestTap.follow` decides whether a request is sampled, and copies its inputs. When the request ends, the thread that
 ends it copies the answer and puts the record into a bounded queue. A thread, which starts with the first record, uses
-the records: `ModelRecording` writes them to files, and `ksrv/shadow/` runs them on another version. If the use is slower
-than the requests, records are dropped and counted.
+the records: `ModelRecording` writes them to files, and `ksrv/shadow/` runs them on another version. If the use is
+slower than the requests, records are dropped and counted.
 """
 
 import logging

@@ -19,7 +19,8 @@ def choose_versions(policy: VersionPolicy, versions: Collection[str]) -> tuple[l
     """Return the versions that are served, in rising order, and an error if the policy names missing versions.
 
     Args:
-        versions: The versions on disk, in rising order. The only version of a model may have any name, and no name.
+        versions: The versions on disk, in rising order. Their names are numbers, but a single version may have any
+            name, such as "".
     """
     shadow = {str(policy.shadow.version)} if policy.shadow else set()
     others = [version for version in versions if version not in shadow]

@@ -231,8 +231,8 @@ def curl_options(credentials: Credentials) -> list[str]:
 def curl_code(call: Call) -> str:
     """Return a shell command.
 
-    Image inputs alone are sent as a form, a row of short values as plain JSON, and other short values as JSON. Otherwise the body is the JSON header `$H` and then
-    binary tensors.
+    Image inputs alone are sent as a form, a row of short values as plain JSON, and other short values as JSON.
+    Otherwise the body is the JSON header `$H` and then binary tensors.
     """
     options = curl_options(call.credentials)
     url = shlex.quote(call.url + call.path)

@@ -368,7 +368,7 @@ _finder = _Finder()
 
 
 def error_with_location(folder: Path, error: BaseException) -> str:
-    """Return the class and the text of an error, and the place in the model's files where it was raised.
+    """Return the class and the text of an error, and its location in the model's files.
 
     A TorchScript error has its cause in its last line, below the frames of the network.
     """

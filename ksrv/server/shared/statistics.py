@@ -142,16 +142,7 @@ class ServerStatistics:
                 yield found, self.table is not None and self.table.alive(slot)
 
     def models(self, name: str = "", version: str = "") -> list[ModelStatistics]:
-        """Return counts and times of the versions that serve, summed over all workers.
-
-        Args:
-            name: A model's name, or "" for all.
-            version: A version, or "" for all.
-
-        Raises:
-            NotFound: The model or version is unknown.
-            NotReady: The version named does not serve.
-        """
+        """Return counts and times of the versions that serve, summed over all workers; see `Engine.statistics`."""
         found = self.engine.statistics(name, version)
         for worker, lives in self._others():
             add_models(found, worker.models, lives=lives)
