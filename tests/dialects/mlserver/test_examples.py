@@ -20,6 +20,7 @@ import requests
 
 from ksrv.testing import Server
 from tests.support.wait_until import wait_until
+from tests.support.wire.json_tensors import tensor
 
 SAMPLES = os.environ.get("MLSERVER_SAMPLES", "")
 MLSERVER = os.environ.get("MLSERVER", "")
@@ -56,17 +57,6 @@ class Example(NamedTuple):
     folder: str
     calls: list[Call]
     make: Callable[[Path], None] = lambda folder: None
-
-
-def tensor(name, values, datatype="FP32", shape=None, **parameters):
-    array = np.asarray(values)
-    made = {
-        "name": name,
-        "datatype": datatype,
-        "shape": shape or list(array.shape),
-        "data": array.tolist(),
-    }
-    return made | ({"parameters": parameters} if parameters else {})
 
 
 def infer(*inputs, route="infer", model="MODEL", **fields):

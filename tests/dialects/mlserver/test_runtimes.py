@@ -12,6 +12,7 @@ import tritonclient.grpc
 
 from ksrv.testing import Server
 from tests.support.paths import ROOT
+from tests.support.wire.json_tensors import tensor
 
 pytest.importorskip("pydantic", reason="make test-dialects installs it")
 pytestmark = pytest.mark.long
@@ -169,17 +170,6 @@ def server(tmp_path_factory):
     write(folder, "meeting", SLOW)
     with Server(folder, grpc="127.0.0.1:0", start_timeout=300) as running:
         yield running
-
-
-def tensor(name, values, datatype="FP32", shape=None, **parameters):
-    array = np.asarray(values)
-    made = {
-        "name": name,
-        "datatype": datatype,
-        "shape": shape or list(array.shape),
-        "data": array.tolist(),
-    }
-    return made | ({"parameters": parameters} if parameters else {})
 
 
 def post(server, model, *inputs, route="infer", headers=None, **fields):
