@@ -13,7 +13,8 @@ from click.testing import CliRunner
 
 from ksrv.cli.main import main
 from tests.support.certificates import self_signed
-from tests.support.pull.https_server import https_server
+from tests.support.pull.https_server import STALL_S, https_server
+from tests.support.servers.http_handlers import QuietHandler, handlers_served
 
 pytest.importorskip("obstore")
 
@@ -176,9 +177,11 @@ def test_server_without_ranges_is_asked_from_the_start(pull, files, tmp_path):
 
 def test_stalled_transfer_goes_on(pull, files, tmp_path):
     files.stalls, files.cut_after, files.cuts = True, 3_000_000, 1
+    began = time.monotonic()
     done = pull()
     assert done.exit_code == 0, done.output
     assert content_of(tmp_path) == CONTENT
+    assert time.monotonic() - began < STALL_S
 
 
 def test_slow_transfer_is_not_cut_by_the_timeout(pull, files, tmp_path):
@@ -186,6 +189,7 @@ def test_slow_transfer_is_not_cut_by_the_timeout(pull, files, tmp_path):
     files.pause_s = 0.15  # 2.4 seconds, and at most 1 without a byte
     assert pull().exit_code == 0
     assert content_of(tmp_path) == CONTENT[:1_000_000]
+    assert not any(files.first_bytes())  # a transfer that was cut would go on later in the file
 
 
 def test_announced_bytes_that_do_not_come_are_an_error(pull, files, tmp_path):
@@ -257,9 +261,21 @@ def test_untrusted_certificate_is_refused(pull, monkeypatch, tmp_path):
 
 
 def test_redirect_to_plain_http_is_not_followed(pull, files, tmp_path):
-    files.redirect = "http://127.0.0.1:1/cats.onnx"
-    done = pull()
+    asked = []
+
+    class Plain(QuietHandler):
+        def do_GET(self):
+            asked.append(self.path)
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(CONTENT)))
+            self.end_headers()
+            self.wfile.write(CONTENT)
+
+    with handlers_served(Plain) as url:
+        files.redirect = f"{url}/cats.onnx"
+        done = pull()
     assert done.exit_code == 1 and no_folder(tmp_path)
+    assert not asked
 
 
 def test_credentials_are_neither_stored_nor_shown(pull, files, tmp_path):

@@ -9,6 +9,8 @@ from pathlib import Path
 
 from tests.support.servers.http_handlers import QuietHandler, handlers_served
 
+STALL_S = 60
+
 
 @dataclass
 class Files:
@@ -21,7 +23,7 @@ class Files:
         cuts: How many bodies are cut.
         ranges: Whether Range is heeded.
         length_error: Added to each Content-Length.
-        stalls: Whether the connection stays open for seconds after the last byte of a cut body.
+        stalls: Whether the connection stays open for `STALL_S` seconds after the last byte of a cut body.
         redirect: An address that every request is sent to.
         status: A status for every request; 0 for none.
         pause_s: The pause after each 64 KiB.
@@ -107,7 +109,7 @@ class _Handler(QuietHandler):
             files.cuts -= 1
             files.etag = files.etag_after_cut or files.etag
             if files.stalls:
-                time.sleep(5)
+                time.sleep(STALL_S)
         self.close_connection = is_cut or files.length_error != 0
 
 
